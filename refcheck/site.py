@@ -1,0 +1,283 @@
+"""The MkDocs hook: fills pages from the claims, typesets their formulas, and holds the two languages together.
+
+Whatever is wrong with a page is reported as a warning that names the file, and `mkdocs build --strict` fails on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import inspect
+import re
+from collections.abc import Callable
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import jinja2
+import jupytext
+import mkdocs_jupyter.config
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from py_mini_racer import JSEvalException, MiniRacer
+
+from refcheck import tables
+from refcheck.layers import LAYERS
+from refcheck.spec import Layer
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+TWIN = {"zh": "en", "en": "zh"}
+LAYER = {f"layers/{layer.id}.md": layer for layer in LAYERS}
+
+SERVING = False  # with live reload, which MkDocs writes into the page as a script
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "worker-src 'self'",
+        "connect-src 'self'",
+        "style-src 'self'; style-src-attr 'unsafe-inline'",  # KaTeX places its glyphs by style attributes
+        "font-src 'self'",
+        "img-src 'self' data:",
+        "base-uri 'none'; form-action 'none'",
+    )
+)
+
+log = get_plugin_logger("site")
+
+
+def complain(page: Page, message: str, line: int | None = None) -> None:
+    """A warning that fails the strict build and says where to look."""
+    place = Path(page.file.abs_src_path or "").relative_to(ROOT)
+    log.warning("%s: %s", f"{place}:{line}" if line else place, message)
+
+
+# --- the build, in the order in which MkDocs calls -------------------------------------------------------------------
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Keeps this module, and with it the warm interpreter, over the rebuilds of `mkdocs serve`."""
+    global SERVING
+    SERVING = command == "serve"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts one page per layer into the nav, in the order of LAYERS; the labs get this project's notebook template."""
+    pages = [*LAYER]
+    config.nav = [{config.extra["layers"]: pages} if item == "layers/*" else item for item in config.nav or ()] or None
+    if config.site_url:
+        config.site_url = urljoin(config.site_url.rstrip("/") + "/", config.extra["path"])
+    config.extra["policy"] = None if SERVING else POLICY
+    mkdocs_jupyter.config.settings.templates_dir = str(DOCS / "theme" / "jupyter")
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds docs/assets, which the languages share; KaTeX's programs run here only and are not published."""
+    for path in sorted(DOCS.glob("assets/**/*.*")):
+        if not path.match("katex/*.js"):
+            files.append(File.generated(config, path.relative_to(DOCS).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str | None:
+    """Compares the page with its twin and fills in what comes from the claims."""
+    lang = config.theme["language"]
+    if page.file.src_uri.endswith(".py"):
+        page.meta["lab"] = Path(page.file.src_uri).stem
+        return None
+    if not page.meta.get("description"):
+        complain(page, "its front matter has no description")
+    twin = DOCS / TWIN[lang] / page.file.src_uri
+    if not twin.exists():
+        complain(page, f"there is no {twin.relative_to(ROOT)}")
+    else:
+        texts = {lang: Path(page.file.abs_src_path or "").read_text(), TWIN[lang]: twin.read_text()}
+        for difference in parity(texts["zh"], texts["en"]):
+            complain(page, f"the languages differ: {difference}")
+    page.meta["layer"] = head(LAYER.get(page.file.src_uri), config)
+    return one_session(fill(markdown, page, lang), page.file.src_uri)
+
+
+def head(layer: Layer | None, config: MkDocsConfig) -> dict[str, Any] | None:
+    """What stands above a layer page's title: its place among the layers, and its lab if there is one."""
+    if not layer:
+        return None
+    lab = f"{config.extra['root']}lab/{layer.id}/" if (DOCS / "lab" / f"{layer.id}.py").exists() else None
+    return dict(number=LAYERS.index(layer) + 1, of=len(LAYERS), lab=lab)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Typesets the formulas and gives every table a box in which it scrolls."""
+    if str(ROOT) in html:
+        complain(page, "it shows a path of this machine")
+    return boxed(typeset(html, page))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Puts a notebook, not yet run, beside each lab's page and its source."""
+    source = Path(page.file.abs_src_path or "")
+    if source.suffix == ".py":
+        target = Path(page.file.abs_dest_path).with_name(source.stem + ".ipynb")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        jupytext.write(jupytext.read(source), target)
+    return output
+
+
+# --- what a page's Markdown can call ---------------------------------------------------------------------------------
+
+JINJA = jinja2.Environment(
+    variable_start_string="[=",
+    variable_end_string="=]",
+    block_start_string="[%%",
+    block_end_string="%%]",
+    comment_start_string="[##",
+    comment_end_string="##]",
+    undefined=jinja2.StrictUndefined,
+    keep_trailing_newline=True,
+)
+
+
+def names(lang: str, layer: Any = None) -> dict[str, Any]:
+    """`lang`, `layer`, `title`, and each public function of refcheck.tables, bound to the page's layer and language."""
+    known: dict[str, Any] = dict(lang=lang, **(dict(layer=layer, title=layer.title[lang]) if layer else {}))
+    for name, function in inspect.getmembers(tables, inspect.isfunction):
+        first = list(inspect.signature(function).parameters)
+        if name.startswith("_") or function.__module__ != tables.__name__:
+            continue
+        if first[:2] == ["layer", "lang"] and layer:
+            known[name] = functools.partial(function, layer, lang)
+        elif first[:1] == ["lang"]:
+            known[name] = functools.partial(function, lang)
+    return known
+
+
+def fill(markdown: str, page: Page, lang: str) -> str:
+    """The page with each `[= … =]` replaced by its value."""
+    name = page.file.src_uri
+    try:
+        code = JINJA.compile(markdown, name, name)
+        return jinja2.Template.from_code(JINJA, code, {}).render(names(lang, LAYER.get(name)))
+    except Exception as error:
+        source = Path(page.file.abs_src_path or "").read_text()
+        before = source.rstrip("\n").count("\n") - markdown.rstrip("\n").count("\n")  # the front matter
+        complain(page, f"{type(error).__name__}: {error}", before + _line(error, name))
+        return markdown
+
+
+def _line(error: BaseException, name: str) -> int:
+    """The line of the template at which an error was raised."""
+    line, trace = getattr(error, "lineno", 0) or 0, error.__traceback__
+    while trace:
+        line, trace = (trace.tb_lineno if trace.tb_frame.f_code.co_filename == name else line), trace.tb_next
+    return line
+
+
+BUILD = iter(range(10**9))
+
+
+def one_session(markdown: str, uri: str) -> str:
+    """The executed snippets of a page share their names with each other, and with no other page or build."""
+    session = f'session="{uri}#{next(BUILD)}"'
+    return re.sub(r'^(\s*```+ *\w+(?![^\n]*session=)[^\n]*exec="on")', rf"\1 {session}", markdown, flags=re.M)
+
+
+# --- typesetting -----------------------------------------------------------------------------------------------------
+
+MATHS = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+
+
+@functools.cache
+def katex() -> Callable[[str, bool], str]:
+    """KaTeX in an embedded JavaScript engine: (TeX, is it a display?) -> HTML and MathML."""
+    engine = MiniRacer()
+    engine.eval((DOCS / "assets/katex/katex.min.js").read_text())
+    engine.eval((DOCS / "assets/katex/typeset.js").read_text())
+    return functools.partial(engine.call, "typeset")
+
+
+def typeset(text: str, page: Page) -> str:
+    """Replaces every formula that arithmatex has marked."""
+
+    def replace(match: re.Match[str]) -> str:
+        tex = html.unescape(match[2]).strip()
+        try:
+            return katex()(tex, match[1] == "div")
+        except JSEvalException as error:
+            complain(page, f"{str(error).strip().splitlines()[-1]} in {tex!r}")
+            return match[0]
+
+    return MATHS.sub(replace, text)
+
+
+def boxed(text: str) -> str:
+    """Every table stands in a box that scrolls sideways and can be reached by keyboard."""
+    return re.sub(
+        r"<table>(.*?)</table>",
+        r'<div class="scroll" tabindex="0"><table class="ruled">\1</table></div>',
+        text,
+        flags=re.S,
+    )
+
+
+# --- two languages, one structure ------------------------------------------------------------------------------------
+
+BLOCKS = re.compile(
+    r"^(?P<code> *(?P<fence>```+|~~~+).*?^ *(?P=fence)) *$"
+    r"|^ *(?P<equation>\$\$.*?\$\$) *$"
+    r"|^(?P<heading>#+ .*)$"
+    r"|^ *(?P<admonition>(?:!!!|\?\?\?\+?) *[\w -]+).*$"
+    r"|^(?P<table> *\|.*(?:\n *\|.*)*)$"
+    r"|(?P<call>\[=.*?=\])",
+    re.M | re.S,
+)
+
+
+def structure(text: str) -> list[tuple[str, int]]:
+    """What must be the same in both languages, in order, each with its line; calls within a section in any order."""
+    found: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
+    for match in BLOCKS.finditer(text + "\n# end"):
+        kind, value, line = match.lastgroup, match[0].strip(), text.count("\n", 0, match.start()) + 1
+        if kind == "heading":
+            found += sorted(calls)
+            calls = [(call, line) for call in re.findall(r"\[=.*?=\]", value)]
+            value = re.sub(r" .*(\{.*?\}).*", r" \1", value)
+        elif kind == "table":
+            calls += [(call, line) for call in re.findall(r"\[=.*?=\]", value)]
+            rows = value.split("\n")
+            columns = len(re.findall(r"(?<!\\)\|", rows[0])) - 1
+            value = f"a table of {len(rows)} rows, {columns} columns"
+        elif kind == "equation":
+            value = re.sub(r"\\text\{.*?\}", r"\\text{}", value)
+        if kind == "call":
+            calls.append((value, line))
+        else:
+            found.append((match["admonition"] or value, line))
+    return found[:-1]
+
+
+def parity(zh: str, en: str) -> list[str]:
+    """How two pages differ in anything but prose, one readable line each; the empty list if they don't."""
+    left, right = structure(zh), structure(en)
+    found = []
+    matcher = SequenceMatcher(None, [value for value, _ in left], [value for value, _ in right], autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        for one, other in zip_longest(left[a:b], right[c:d], fillvalue=("", 0)) if tag != "equal" else ():
+            found.append(_difference(one, other))
+    return found
+
+
+def _difference(zh: tuple[str, int], en: tuple[str, int]) -> str:
+    """The first line in which two pieces differ, and where it stands."""
+    pairs = enumerate(zip_longest(zh[0].split("\n"), en[0].split("\n"), fillvalue=""))
+    at, texts = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+    sides = zip(("zh", "en"), (zh, en), texts, strict=True)
+    return "; ".join(
+        f"{lang} line {side[1] + at}: {text.strip()}" if side[0] else f"{lang} lacks it" for lang, side, text in sides
+    )
