@@ -1,0 +1,219 @@
+"""The commands: prove, measure, check, verify, table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+try:
+    import sympy  # noqa: F401
+    import torch
+except ModuleNotFoundError as missing:
+    wanted = {"torch": "torch>=2.9", "sympy": "sympy"}.get(missing.name or "", missing.name)
+    sys.exit(
+        f"refcheck: this Python has no {missing.name}: run {sys.executable} -m pip install '{wanted}', or use `make verify` without PYTHON="
+    )
+
+from refcheck import Problem, check, evidence, measure, prove, tables
+from refcheck.layers import LAYERS
+from refcheck.spec import DEVICES, DTYPES, Layer
+
+OLDEST = (2, 9)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; 0 if all holds, 1 if something does not, 2 if it can't be tried."""
+    args = _parser().parse_args(argv)
+    try:
+        if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
+            raise Problem(f"torch {torch.__version__} is too old: 2.9 or newer is needed")
+        started = time.perf_counter()
+        code = args.run(args)
+        if args.json != "-":
+            print(
+                f"{args.command}: {'all holds' if code == 0 else 'something does not hold'}, {time.perf_counter() - started:.1f} s",
+                file=sys.stderr,
+            )
+        return code
+    except Problem as problem:
+        print(f"refcheck: {problem}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 141
+    except KeyboardInterrupt:
+        print("refcheck: interrupted; nothing was half-written", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m refcheck", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    known = [layer.id for layer in LAYERS]
+    for name, run, about in (
+        (
+            "prove",
+            _prove,
+            "prove that each backward is the derivative of its forward, at every size, and agrees with torch",
+        ),
+        ("measure", _measure, "measure what autograd keeps, and write the records in docs/evidence"),
+        ("check", _check, "compare the claims with the committed records and the pages"),
+        ("verify", _verify, "prove, measure afresh, and compare claims, measurements and records"),
+        ("table", _table, "print the table"),
+    ):
+        command = commands.add_parser(name, help=about, description=about)
+        command.set_defaults(run=run)
+        command.add_argument(
+            "--layer",
+            action="append",
+            choices=known,
+            metavar="LAYER",
+            help=f"one of {', '.join(known)}; may be repeated",
+        )
+        command.add_argument(
+            "--device", action="append", choices=DEVICES, help="may be repeated; all that can be had here, if not given"
+        )
+        command.add_argument("--dtype", action="append", choices=DTYPES, help="may be repeated; all, if not given")
+        command.add_argument("--json", metavar="FILE", help="write the facts as JSON; - for standard output")
+        if name == "table":
+            command.add_argument("--lang", choices=("zh", "en"), default="en")
+            command.add_argument("--csv", metavar="FILE", help="write the rows as CSV; - for standard output")
+    return parser
+
+
+def _layers(args: argparse.Namespace) -> list[Layer]:
+    return [layer for layer in LAYERS if not args.layer or layer.id in args.layer]
+
+
+def _devices(args: argparse.Namespace) -> list[str]:
+    """The devices asked for, or all that can be had here; what is left out is said."""
+    if args.device:
+        for device in args.device:
+            measure.available(device)
+        return [d for d in DEVICES if d in args.device]
+    found = []
+    for device in DEVICES:
+        try:
+            measure.available(device)
+            found.append(device)
+        except measure.Unavailable as reason:
+            print(f"not measured: {reason}", file=sys.stderr)
+    return found
+
+
+def _say(args: argparse.Namespace, line: str) -> None:
+    if args.json != "-":
+        print(line, flush=True)
+
+
+def _write(target: str | None, text: str) -> None:
+    if target == "-":
+        print(text, end="")
+    elif target:
+        try:
+            evidence.replace(Path(target), text)
+        except OSError as error:
+            raise Problem(
+                f"can't write {target}: {error.strerror}; name a file in a folder that exists and is writable"
+            ) from None
+
+
+def _write_json(args: argparse.Namespace, facts: Any) -> None:
+    _write(args.json, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _prove(args: argparse.Namespace) -> int:
+    findings = [f for layer in _layers(args) for f in _told(args, prove.prove(layer))]
+    _write_json(args, [asdict(f) for f in findings])
+    _say(args, f"{sum(f.holds for f in findings)} of {len(findings)} hold")
+    return 0 if all(f.holds for f in findings) else 1
+
+
+def _told(args: argparse.Namespace, findings: Iterator[prove.Finding]) -> Iterator[prove.Finding]:
+    for finding in findings:
+        _say(args, str(finding))
+        yield finding
+
+
+def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[Any, Any, evidence.Row]]:
+    every = list(check.cases(_layers(args), args.dtype or DTYPES))
+    for layer, implementation, dtype in every:
+        row = check.measure_row(layer, implementation, device, dtype)
+        _say(args, f"measured {device}: {layer.id} {implementation.id} {dtype}")
+        yield layer, implementation, row
+
+
+def _measure(args: argparse.Namespace) -> int:
+    known = {check.key(*case): None for case in check.cases(LAYERS)}
+    facts = []
+    for device in _devices(args):
+        rows = tuple(row for *_, row in _measured(args, device))
+        fresh = evidence.Record(evidence.here(device), rows)
+        path = evidence.FOLDER / f"{fresh.environment.name}.json"
+        old = evidence.read(path) if path.exists() else None
+        record = evidence.merge(old, fresh, known)
+        if old and old.rows == tuple(sorted(record.rows, key=lambda row: row.key)):
+            _say(args, f"{path.name}: as it was")
+        else:
+            _say(args, f"{path.name}: written, {len(rows)} of its {len(record.rows)} rows measured now")
+            evidence.write(record)
+        facts.append(json.loads(evidence.to_json(record)))
+    _write_json(args, facts)
+    return 0
+
+
+def _report(args: argparse.Namespace, drifts: Sequence[check.Drift]) -> int:
+    for drift in drifts:
+        _say(args, f"DRIFT {drift}")
+    return 1 if drifts else 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    drifts = _recorded(args)
+    _write_json(args, [asdict(d) for d in drifts])
+    return _report(args, drifts)
+
+
+def _recorded(args: argparse.Namespace) -> list[check.Drift]:
+    records = {n: r for n, r in evidence.read_all().items() if not args.device or r.environment.device in args.device}
+    return [d for r in records.values() for d in check.check_record(r, _layers(args), LAYERS)]
+
+
+def _verify(args: argparse.Namespace) -> int:
+    findings = [f for layer in _layers(args) for f in _told(args, prove.prove(layer))]
+    records = evidence.read_all()
+    drifts = _recorded(args)
+    for device in _devices(args):
+        for layer, implementation, row in _measured(args, device):
+            drifts += check.check_fresh(row, layer, implementation, device, records)
+        if check.here_name(device) not in records:
+            _say(
+                args,
+                f"no record of {check.here_name(device)} yet; to add it: python -m refcheck measure --device {device}",
+            )
+    _write_json(args, {"findings": [asdict(f) for f in findings], "drifts": [asdict(d) for d in drifts]})
+    code = _report(args, drifts)
+    for finding in findings:
+        if not finding.holds:
+            _say(args, f"REFUTED {finding}")
+            code = 1
+    return code
+
+
+def _table(args: argparse.Namespace) -> int:
+    layers, dtypes = _layers(args), args.dtype or DTYPES
+    rows = list(tables.rows(layers, args.device or DEVICES, dtypes))
+    _write_json(args, rows)
+    _write(args.csv, tables.as_csv(rows))
+    if not args.json and not args.csv:
+        print(tables.summary(args.lang, layers, dtypes[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Compares what is claimed with what is measured, and both with the committed records.
+
+A drift is never mended here: it says where, what is claimed, what was measured, and the one command to run once it is
+understood which of the two is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from sympy import Expr, expand, prod, sympify
+
+from refcheck.evidence import Record, Row, here, source_hash
+from refcheck.measure import measure
+from refcheck.spec import DTYPES, Implementation, Layer, Run, Saved, at_sizes, claim
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One cell that does not agree."""
+
+    layer: str
+    implementation: str
+    dtype: str
+    where: str  # a record's name, or "fresh cpu"
+    tensor: str
+    what: str
+    claimed: str
+    measured: str
+    mend: str
+
+    def __str__(self) -> str:
+        place = " ".join(filter(None, (self.layer, self.implementation, self.dtype)))
+        what = " ".join(filter(None, (self.tensor, self.what)))
+        return f"{place} [{self.where}] {what}: claimed {self.claimed}, measured {self.measured} → {self.mend}"
+
+
+def cases(layers: Iterable[Layer], dtypes: Iterable[str] = DTYPES) -> Iterator[tuple[Layer, Implementation, str]]:
+    """Every implementation in every dtype that it can run in."""
+    dtypes = tuple(dtypes)
+    for layer in layers:
+        for implementation in layer.implementations:
+            for dtype in dtypes:
+                if dtype not in implementation.absent:
+                    yield layer, implementation, dtype
+
+
+def key(layer: Layer, implementation: Implementation, dtype: str) -> Key:
+    return (layer.id, implementation.id, dtype)
+
+
+def measure_row(layer: Layer, implementation: Implementation, device: str, dtype: str) -> Row:
+    """A fresh row, as a record would hold it."""
+    return Row(*key(layer, implementation, dtype), source_hash(layer), measure(implementation, device, dtype))
+
+
+def against_claim(layer: Layer, implementation: Implementation, device: str, row: Row, where: str) -> Iterator[Drift]:
+    """Where a measured row, fresh or recorded, differs from the claim."""
+    again = (
+        f"look at refcheck/layers/{layer.id}.py, then: python -m refcheck measure --layer {layer.id} --device {device}"
+    )
+    claimed = {s.name: s for s in claim(implementation, device, row.dtype)}
+    for run in row.runs:
+        sizes = f" at {', '.join(f'{n}={v}' for n, v in run.sizes.items())}" if run.sizes else ""
+        for tensor, what, mine, theirs in _differences(claimed, run):
+            yield Drift(*row.key, where + sizes, tensor, what, mine, theirs, again)
+
+
+def _differences(claimed: Mapping[str, Saved], run: Run) -> Iterator[tuple[str, str, str, str]]:
+    measured = {s.name: s for s in run.saved}
+    for s in run.saved:
+        if s.name not in claimed or measured[s.name] is not s:
+            found = f"{s.node}.{s.attr} {_shape(s.shape)} {s.dtype}, {s.nbytes} bytes"
+            yield s.name, "", "not kept" if s.name not in claimed else "kept once", found
+    for name, c in claimed.items():
+        if name not in measured:
+            yield name, "", f"kept by {c.node}.{c.attr}", "not kept there"
+            continue
+        m = measured[name]
+        shape, nbytes = tuple(_at(n, run) for n in c.shape), _at(c.nbytes, run)
+        if not same_elements(shape, m.shape):
+            yield name, "shape", _shape(shape), _shape(m.shape)
+        if c.dtype != m.dtype:
+            yield name, "dtype", c.dtype, m.dtype
+        if expand(nbytes - m.nbytes) != 0:
+            yield name, "bytes", str(nbytes), str(m.nbytes)
+        if c.cls != m.cls:
+            yield name, "class", c.cls, m.cls
+        if c.holders != m.holders:
+            yield name, "place", ", ".join(sorted(c.holders)), ", ".join(sorted(m.holders))
+
+
+def _at(n: Expr, run: Run) -> Expr:
+    return sympify(at_sizes(n, run.sizes)) if run.sizes else n
+
+
+def _shape(shape: tuple[Expr, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def same_elements(claimed: tuple[Expr, ...], measured: tuple[Expr, ...]) -> bool:
+    """Whether a tensor of the claimed shape can be seen in the measured one: axes may be merged, swapped, or be 1 long.
+
+    An op may fold (B, T, D) into (B·T, D) before it saves its input; that is the same tensor.
+    """
+    if not measured:
+        return all(n == 1 for n in claimed)
+    first, rest = measured[0], measured[1:]
+    for count in range(len(claimed) + 1):
+        for chosen in combinations(range(len(claimed)), count):
+            if expand(prod([claimed[i] for i in chosen]) - first) == 0:
+                left = tuple(n for i, n in enumerate(claimed) if i not in chosen)
+                if same_elements(left, rest):
+                    return True
+    return False
+
+
+def against_record(row: Row, record: Record, device: str) -> Iterator[Drift]:
+    """Where a fresh row differs from the committed one of the same environment."""
+    name, old = record.environment.name, record.by_key.get(row.key)
+    again = f"python -m refcheck measure --layer {row.layer} --device {device}"
+    if old is None:
+        yield Drift(*row.key, name, "", "row", "measured just now", "not recorded", again)
+        return
+    now = {(tuple(run.sizes.items()), s.name): s for run in row.runs for s in run.saved}
+    then = {(tuple(run.sizes.items()), s.name): s for run in old.runs for s in run.saved}
+    for at in sorted(now.keys() | then.keys(), key=str):
+        if now.get(at) != then.get(at):
+            yield Drift(*row.key, name, at[1], "recorded", str(then.get(at)), str(now.get(at)), again)
+    if [r.guards for r in row.runs] != [r.guards for r in old.runs]:
+        yield Drift(
+            *row.key, name, "", "guards", str([r.guards for r in old.runs]), str([r.guards for r in row.runs]), again
+        )
+
+
+def check_record(record: Record, layers: Iterable[Layer], all_layers: Iterable[Layer]) -> Iterator[Drift]:
+    """Where a committed record differs from the claims: its rows, their hashes, and which rows it has."""
+    device, name = record.environment.device, record.environment.name
+    known = {key(*case): case for case in cases(all_layers)}
+    for row in record.rows:
+        if row.key not in known:
+            again = f"python -m refcheck measure --device {device}"
+            yield Drift(*row.key, name, "", "row", "no such row", "recorded", again)
+    for layer, implementation, dtype in cases(layers):
+        again = f"python -m refcheck measure --layer {layer.id} --device {device}"
+        row = record.by_key.get(key(layer, implementation, dtype))
+        if row is None:
+            yield Drift(layer.id, implementation.id, dtype, name, "", "row", "a row", "not recorded", again)
+        elif row.source != source_hash(layer):
+            yield Drift(
+                *row.key, name, "", "module", f"as it is now ({source_hash(layer)})", f"as of {row.source}", again
+            )
+        else:
+            yield from against_claim(layer, implementation, device, row, name)
+
+
+def check_fresh(
+    row: Row, layer: Layer, implementation: Implementation, device: str, records: Mapping[str, Record]
+) -> list[Drift]:
+    """A fresh row against the claim, and against the record of this very environment if there is one."""
+    drifts = list(against_claim(layer, implementation, device, row, f"fresh {device}"))
+    if record := records.get(here_name(device)):
+        drifts += against_record(row, record, device)
+    return drifts
+
+
+def here_name(device: str) -> str:
+    """The name of the record that this process would write."""
+    return here(device).name

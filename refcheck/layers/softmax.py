@@ -1,0 +1,52 @@
+"""Softmax over the last axis, as attention uses it: P = softmax(S)."""
+
+from refcheck.arrays import exp
+from refcheck.function import written_out
+from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, activation, h
+
+
+def forward(S):
+    e = exp(S)  # torch subtracts max(S) first, against overflow; the factor cancels in P
+    P = e / e.sum(axis=-1, keepdims=True)
+    return P, dict(P=P)
+
+
+def backward(dP, s):
+    P = s["P"]
+    return dict(S=P * (dP - (dP * P).sum(axis=-1, keepdims=True)))
+
+
+def forward_from_scores(S):
+    return forward(S)[0], dict(S=S)
+
+
+def backward_from_scores(dP, s):
+    return backward(dP, forward(s["S"])[1])  # P is recomputed
+
+
+INPUTS = dict(S=activation(B, h, T, T))
+FROM_OUTPUT = Pair("from-output", forward, backward, INPUTS, output="P")
+FROM_SCORES = Pair("from-scores", forward_from_scores, backward_from_scores, INPUTS, output="P")
+
+
+def eager(S):
+    import torch.nn.functional as F
+
+    return F.softmax(S, dim=-1)
+
+
+EAGER = Saves(FROM_OUTPUT, at=dict(P="SoftmaxBackward0.result"))
+
+LAYER = Layer(
+    __name__,
+    title=dict(zh="Softmax", en="Softmax"),
+    implementations=(
+        Implementation("eager", dict(zh="F.softmax", en="F.softmax"), eager, cpu=EAGER, cuda=EAGER),
+        written_out(
+            FROM_SCORES,
+            "SoftmaxFromScores",
+            dict(zh="存 S，反向时重算 P", en="keeps S, recomputes P in the backward"),
+            like=eager,
+        ),
+    ),
+)

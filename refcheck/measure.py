@@ -1,0 +1,174 @@
+"""Runs one implementation in one environment and lists what autograd kept.
+
+* ``cpu``: real tensors, at several sizes;
+* ``cuda-trace``: PyTorch's CUDA dispatch path on fake tensors of symbolic size; no GPU is needed, a CUDA build is;
+* ``cuda``: a real GPU, at several sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from operator import add, mul
+from typing import Any
+
+import torch
+from sympy import Expr, Symbol, expand, sympify
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+import refcheck.spec as spec
+from refcheck import Problem
+from refcheck.ledger import Given, Kept, observe
+from refcheck.prove import call
+from refcheck.spec import Implementation, Input, Run, Saved, at_sizes
+
+# Sizes for real tensors.  In the first two no two lengths agree and none divides the other by chance; the last is the
+# smallest there is.
+SIZES: tuple[Mapping[str, int], ...] = (
+    {"B": 2, "T": 5, "D": 12, "h": 3, "d": 4, "M": 28, "V": 31},
+    {"B": 3, "T": 7, "D": 10, "h": 2, "d": 5, "M": 26, "V": 37},
+    {"B": 1, "T": 1, "D": 6, "h": 1, "d": 6, "M": 16, "V": 11},
+)
+# Hints for symbolic sizes: above 1, or torch pins them; all different, or it takes two for one.
+HINTS = {"B": 3, "T": 10, "D": 24, "h": 4, "d": 6, "M": 96, "V": 101}
+
+
+class Unavailable(Problem):
+    """This environment can't be had here; the message says why and what to do."""
+
+
+def available(device: str) -> None:
+    """Raises `Unavailable` if `device` can't be measured here."""
+    if device == "cuda-trace" and torch.version.cuda is None:
+        raise Unavailable(
+            f"cuda-trace needs a CUDA build of torch (no GPU), and this is torch {torch.__version__}, built without: "
+            "install the CUDA build, or measure --device cpu"
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable(
+            "cuda needs a GPU, and torch sees none here: run it on a GPU machine, or use --device cuda-trace"
+        )
+
+
+def measure(implementation: Implementation, device: str, dtype: str) -> tuple[Run, ...]:
+    """Every run of an implementation in this environment and dtype.  Raises `Unavailable` and `ledger.Disagreement`."""
+    available(device)
+    if device == "cuda-trace":
+        return (_traced(implementation, dtype),)
+    return tuple(_real(implementation, device, dtype, sizes) for sizes in SIZES)
+
+
+def _traced(implementation: Implementation, dtype: str) -> Run:
+    shape_env = ShapeEnv()
+    known: dict[Symbol, Symbol] = {}
+
+    class Lengths(dict):
+        """torch's symbolic integer for each of our symbols, made when it is first asked for."""
+
+        def __missing__(self, symbol: Symbol) -> Any:
+            name, source = symbol.name, ConstantSource(symbol.name)
+            theirs = shape_env.create_symbol(HINTS[name], source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+            known[theirs] = symbol
+            self[symbol] = shape_env.create_symintnode(theirs, hint=HINTS[name], source=source)
+            return self[symbol]
+
+    lengths = Lengths()
+
+    def size(n: Expr) -> Any:
+        return _evaluate(n, lengths)
+
+    def plain(n: Any) -> Expr:
+        return expand(n.node.expr.xreplace(known)) if isinstance(n, torch.SymInt) else sympify(n)
+
+    with FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False):
+        kept = observe(_build(implementation, "cuda", dtype, size, seed=0), "cuda")
+        claimed = spec.claim(implementation, "cuda", dtype)
+        saved = tuple(_saved(k, plain, lambda k: _label(k, claimed)) for k in kept)
+    pinned = [f"{known.get(a, a)} = {b.xreplace(known)}" for a, b in shape_env.replacements.items()]
+    if pinned:
+        raise Unavailable(f"tracing pinned a size, so the result would not hold for all: {', '.join(pinned)}")
+    return Run({}, saved, tuple(sorted({str(g.expr.xreplace(known)) for g in shape_env.guards})))
+
+
+def _evaluate(n: Expr, lengths: Mapping[Symbol, Any]) -> Any:
+    """A sum or product of sizes, in symbolic integers of torch's."""
+    if n.is_Symbol:
+        return lengths[n]
+    if n.is_Integer:
+        return int(n)
+    return reduce(mul if n.is_Mul else add, (_evaluate(a, lengths) for a in n.args))
+
+
+def _label(kept: Kept, claimed: Iterable[Saved]) -> str:
+    """The claimed name of what is found at this place; fake tensors have no values by which to know them."""
+    found = {str(h) for h in kept.holders}
+    return next((s.name for s in claimed if s.holders & found), "?")
+
+
+def _real(implementation: Implementation, device: str, dtype: str, sizes: Mapping[str, int]) -> Run:
+    def size(n: Expr) -> int:
+        return at_sizes(n, sizes)
+
+    kept = observe(_build(implementation, device, dtype, size, seed=0), device)
+    values = _values(implementation, device, dtype, size)
+    saved = tuple(_saved(k, sympify, lambda k: _recognise(k, values)) for k in kept)
+    return Run(dict(sizes), saved)
+
+
+def _build(implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any], seed: int) -> Callable:
+    """A forward on inputs that nobody else holds: each is a clone, so that its survival proves that it is kept."""
+    inputs = implementation.saves(device).pair.inputs
+    scalars = implementation.saves(device).pair.scalars
+
+    def build() -> tuple[list[Any], list[Given]]:
+        torch.manual_seed(seed)
+        given = {n: _tensor(i, device, dtype, size) for n, i in inputs.items() if i.differentiable}
+        given = {n: t.requires_grad_().clone() for n, t in given.items()}
+        output = call(implementation.run, {**given, **scalars})
+        return [output], [Given(n, inputs[n].cls, t) for n, t in given.items()]
+
+    return build
+
+
+def _tensor(i: Input, device: str, dtype: str, size: Callable[[Expr], Any]) -> torch.Tensor:
+    return torch.randn([size(sympify(n)) for n in i.shape], device=device, dtype=getattr(torch, i.dtype or dtype))
+
+
+def _values(implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any]) -> dict[str, Any]:
+    """What the pair says is saved, computed in float64 from the same inputs, under the saved names."""
+    pair = implementation.saves(device).pair
+    (output,), givens = _build(implementation, device, dtype, size, seed=0)()
+    inputs = {g.name: g.tensor.detach() for g in givens}
+    drawn = implementation.recover(output.detach(), **inputs) if implementation.recover else {}
+    _, saved = pair.forward(**{n: t.double() for n, t in (inputs | drawn).items()}, **pair.scalars)
+    return {n: saved[n] for n in pair.needed}
+
+
+def _recognise(kept: Kept, values: Mapping[str, Any]) -> str:
+    """The name of a kept tensor: that of the input it is, or of the saved value that it equals, entry by entry."""
+    if kept.names:
+        return kept.names[0]
+    seen = kept.holders[0].tensor
+    got = seen.detach().double().flatten().sort().values
+    for name, value in values.items():
+        want = value.double().flatten().sort().values
+        precision = torch.finfo(seen.dtype).eps if seen.dtype.is_floating_point else 0.0
+        if got.shape == want.shape and (got - want).abs().max() <= 8 * precision * want.abs().max():
+            return name
+    return "?"
+
+
+def _saved(kept: Kept, plain: Callable[[Any], Expr], name: Callable[[Kept], str]) -> Saved:
+    first, *others = kept.holders
+    return Saved(
+        name=kept.names[0] if kept.names else name(kept),
+        node=first.node,
+        attr=first.attr,
+        shape=tuple(plain(n) for n in first.tensor.shape),
+        dtype=str(first.tensor.dtype).removeprefix("torch."),
+        nbytes=plain(kept.nbytes),
+        cls=kept.cls,
+        shared_with=(*map(str, others), *(["output"] if kept.is_output else [])),
+    )

@@ -1,0 +1,195 @@
+"""Proves that a pair's backward is the derivative of its forward, and that torch computes the same.
+
+Three opinions, each able to refuse:
+
+* `symbolic`: on arrays of symbolic shape, for every B, T, D, … at once (`refcheck.sums`);
+* `explicit`: on small matrices of explicit size, with SymPy's own `diff` and no sums of symbolic length;
+* `against_torch`: in float64, the output and the gradients of each implementation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from sympy import Expr, Rational, diff
+
+from refcheck.arrays import Array, variable
+from refcheck.spec import Implementation, Layer, Pair, at_sizes
+from refcheck.sums import OutOfRange, difference, fresh, normal
+
+# Sizes of the explicit matrices: small, pairwise different, none that hides a missing factor.
+SMALL = {"B": 2, "T": 2, "D": 3, "h": 2, "d": 3, "M": 4, "V": 5}
+DIGITS = 50
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried: of which pair, by which opinion, about which gradient; `wrong` is empty if it holds."""
+
+    layer: str
+    pair: str
+    opinion: str
+    about: str
+    wrong: str
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        return not self.wrong
+
+    def __str__(self) -> str:
+        return f"{'holds' if self.holds else 'WRONG'}  {self.layer} {self.pair}, {self.opinion}: {self.about}  {self.wrong}".rstrip()
+
+
+class Read(dict):
+    """A saved dict that remembers which of its keys were read."""
+
+    def __init__(self, saved: Mapping[str, Any]) -> None:
+        super().__init__(saved)
+        self.keys_read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(f"backward reads s[{key!r}], which forward does not save")
+        self.keys_read.add(key)
+        return super().__getitem__(key)
+
+
+def prove(layer: Layer) -> Iterator[Finding]:
+    """Everything that can be tried about a layer's pairs and implementations."""
+    for pair in layer.pairs:
+        yield from symbolic(layer.id, pair)
+        yield from explicit(layer.id, pair)
+    for implementation in layer.implementations:
+        yield from against_torch(layer.id, implementation)
+
+
+def symbolic(layer: str, pair: Pair) -> Iterator[Finding]:
+    """``∂(Σ dy·y)/∂x[k] = backward(dy)["x"][k]`` for each input x, at every size; and no saved key is unread."""
+    output, saved, inputs = pair.symbolic
+    upstream = variable(f"d{pair.output}", output.shape)
+    read = Read(saved)
+    gradients, wrong, seconds = _timed(lambda: pair.backward(upstream, read))
+    yield Finding(layer, pair.id, "symbolic", "saved", wrong or _unread(read, pair, gradients), seconds)
+    if wrong:
+        return
+    loss = (upstream * output).sum(axis=tuple(range(output.ndim))).entry()
+    for name, x in inputs.items():
+        if name in gradients:
+            index = tuple(fresh(n) for n in x.shape)
+            claimed = gradients[name]
+            left, wrong, seconds = _timed(lambda: _compare(loss, x, claimed, index))  # noqa: B023
+            yield Finding(layer, pair.id, "symbolic", f"d{name}", wrong or left, seconds)
+
+
+def _compare(loss: Expr, x: Array, claimed: Array, index: tuple) -> str:
+    if claimed.shape != x.shape:
+        return f"its shape is {claimed.shape}, that of the input {x.shape}"
+    left = difference(normal(diff(loss, x.entry(*index))), claimed.entry(*index))
+    return f"derivative of forward minus backward = {left}" if left != 0 else ""
+
+
+def _unread(read: Read, pair: Pair, gradients: Mapping[str, Array]) -> str:
+    """What is wrong with the saved set and the list of gradients; entries are lazy, so each is looked at once."""
+    for gradient in gradients.values():
+        gradient.entry(*(fresh(n) for n in gradient.shape))
+    if unread := set(read) - read.keys_read:
+        return f"saved but never read by backward: {', '.join(sorted(unread))}"
+    wanted = {name for name, i in pair.inputs.items() if i.differentiable}
+    if wanted != set(gradients):
+        return f"gradients of {sorted(gradients)} instead of {sorted(wanted)}"
+    return ""
+
+
+def explicit(layer: str, pair: Pair) -> Iterator[Finding]:
+    """The same at one explicit size: SymPy's `diff` of the written-out loss, compared at random rationals to 50 digits."""
+    inputs = {name: variable(name, _small(i.shape), i.below) for name, i in pair.inputs.items()}
+    scalars = {name: Rational(1, 10) for name in pair.scalars}
+    output, saved = pair.forward(**inputs, **scalars)
+    upstream = variable(f"d{pair.output}", output.shape)
+    gradients = pair.backward(upstream, saved)
+    loss = _every(upstream * output)
+    total = sum(loss.values())
+    rng = random.Random(0)
+    entries = sorted((e for e in total.free_symbols if e.is_Indexed), key=str)
+    values = {e: Rational(rng.choice((-1, 1)) * rng.randint(1, 99), rng.randint(50, 99)) for e in entries}
+    for name, gradient in gradients.items():
+        started = time.perf_counter()
+        claimed, entries = _every(gradient), _every(inputs[name])
+        wrong = ""
+        for index, e in entries.items():
+            error = abs((diff(total, e) - claimed[index]).xreplace(values).evalf(DIGITS))
+            if not error < 10 ** (10 - DIGITS):
+                wrong = f"entry {list(index)} differs by {float(error):.3g} at sizes {SMALL}"
+                break
+        yield Finding(layer, pair.id, "explicit", f"d{name}", wrong, time.perf_counter() - started)
+
+
+def _small(shape: tuple) -> tuple[int, ...]:
+    return tuple(at_sizes(n, SMALL) for n in shape)
+
+
+def _every(a: Array) -> dict[tuple[int, ...], Expr]:
+    """Every entry of an array of explicit size."""
+    return {i: a.entry(*i) for i in product(*(range(int(n)) for n in a.shape))}
+
+
+def against_torch(layer: str, implementation: Implementation) -> Iterator[Finding]:
+    """In float64 on the CPU: the pair's output is torch's, the pair's gradients are autograd's."""
+    for pair in implementation.pairs:
+        for run in filter(None, (implementation.run, implementation.like)):
+            opinion = f"torch {implementation.id}" + (" like " + run.__name__ if run is implementation.like else "")
+            started = time.perf_counter()
+            for about, wrong in _against(run, pair, implementation.recover):
+                yield Finding(layer, pair.id, opinion, about, wrong, time.perf_counter() - started)
+
+
+def _against(run: Any, pair: Pair, recover: Any) -> Iterator[tuple[str, str]]:
+    import torch
+
+    torch.manual_seed(0)
+    inputs = {
+        name: torch.randn(_small(i.shape), dtype=torch.float64, requires_grad=True)
+        for name, i in pair.inputs.items()
+        if i.differentiable
+    }
+    y = call(run, {name: x.clone() for name, x in inputs.items()} | pair.scalars)  # clones: it may write in place
+    drawn = recover(y.detach(), **inputs) if recover else {}
+    mine, saved = pair.forward(**{k: v.detach() for k, v in inputs.items()}, **drawn, **pair.scalars)
+    yield pair.output, _unequal(mine, y)
+    upstream = torch.randn_like(y)
+    gradients = pair.backward(upstream, saved)
+    expected = torch.autograd.grad(y, list(inputs.values()), upstream, allow_unused=True)
+    for name, gradient in zip(inputs, expected, strict=True):
+        yield f"d{name}", "autograd gives no gradient" if gradient is None else _unequal(gradients[name], gradient)
+
+
+def call(run: Any, given: Mapping[str, Any]) -> Any:
+    """Calls `run` with those of `given` that its signature names (all of them if it takes any)."""
+    names = inspect.signature(run).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in names.values())
+    return run(**{k: v for k, v in given.items() if takes_any or k in names})
+
+
+def _unequal(mine: Any, theirs: Any) -> str:
+    import torch
+
+    if mine.shape != theirs.shape:
+        return f"shape {tuple(mine.shape)} instead of {tuple(theirs.shape)}"
+    error = (mine - theirs).abs().max().item()
+    return "" if torch.allclose(mine, theirs, rtol=1e-10, atol=1e-10) else f"differs from torch by up to {error:.3g}"
+
+
+def _timed(f: Any) -> tuple[Any, str, float]:
+    """(result, what went wrong, seconds)."""
+    started = time.perf_counter()
+    try:
+        return f(), "", time.perf_counter() - started
+    except (OutOfRange, KeyError, ValueError) as error:
+        return None, str(error.args[0]), time.perf_counter() - started

@@ -1,0 +1,236 @@
+"""The words in which a layer is described: sizes, inputs, pairs of formulas, implementations and what they save.
+
+All of it is written by hand, from understanding; nothing here is ever filled in from a measurement.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from sympy import Add, Expr, Mul, symbols, sympify
+
+from refcheck.arrays import Array, Shape, variable
+
+# B batch · T sequence length · D = h·d hidden size · h heads · d head size · M FFN width · V vocabulary
+B, T, D, h, d, M, V = symbols("B T D h d M V", integer=True, positive=True)
+
+DTYPES = ("bfloat16", "float16", "float32")
+ITEMSIZE = {"bool": 1, "uint8": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int64": 8}  # bytes
+DEVICES = ("cpu", "cuda-trace", "cuda")
+
+# What a kept storage is.  A row's bytes are those on its device, parameters left out: they are there anyway.
+CLASSES = ("input", "activation", "parameter", "buffer", "weight copy", "rng", "host", "number")
+ON_DEVICE = frozenset({"input", "activation", "buffer", "weight copy", "rng"})
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a layer: its shape, its class, its dtype (None: the activation's) and, for integers, their bound."""
+
+    shape: Shape
+    cls: str = "input"
+    dtype: str | None = None
+    below: Expr | None = None
+
+    @property
+    def differentiable(self) -> bool:
+        return self.dtype is None
+
+
+def at_sizes(expression: Expr | int, sizes: Mapping[str, int]) -> int:
+    """The value of a closed form in B, T, D, … at given sizes; raises KeyError for a size that is not given."""
+    expression = sympify(expression)
+    return int(expression.subs({s: sizes[s.name] for s in expression.free_symbols}))
+
+
+def activation(*shape: Expr) -> Input:
+    return Input(shape)
+
+
+def parameter(*shape: Expr) -> Input:
+    return Input(shape, cls="parameter")
+
+
+def mask(*shape: Expr) -> Input:
+    """Zeros and ones that the layer draws or is given; no gradient flows into them."""
+    return Input(shape, cls="activation", dtype="bool")
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A forward and its backward.
+
+    ``forward(**inputs, **scalars)`` returns ``(output, saved)``; ``backward(upstream gradient, saved)`` returns the
+    gradient of every differentiable input and can see nothing else.  `saved` is what is **needed**.
+    """
+
+    id: str
+    forward: Callable[..., tuple[Any, dict[str, Any]]]
+    backward: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
+    inputs: Mapping[str, Input]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    output: str = "y"
+
+    @cached_property
+    def symbolic(self) -> tuple[Array, dict[str, Any], dict[str, Array]]:
+        """(output, saved, inputs) as arrays of symbolic shape."""
+        inputs = {name: variable(name, i.shape, i.below) for name, i in self.inputs.items()}
+        scalars = dict(zip(self.scalars, map(_positive, self.scalars), strict=True))
+        output, saved = self.forward(**inputs, **scalars)
+        return output, saved, inputs
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Names of the tensors that backward reads; numbers such as p or ε are no tensors."""
+        return tuple(name for name, value in self.symbolic[1].items() if isinstance(value, Array))
+
+    @property
+    def source(self) -> str:
+        """The text of the two functions, as the pages show it."""
+        return inspect.getsource(self.forward) + "\n\n" + inspect.getsource(self.backward)
+
+
+def _positive(name: str) -> Expr:
+    return symbols(name, positive=True)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A kept storage, as claimed or as measured: the one form in which the two are compared.
+
+    `shape` is the tensor's, `nbytes` are the bytes of its whole storage; both are closed forms, or numbers where the
+    sizes are.  `shared_with` lists further holders and, if the storage is the output's too, ``"output"``.
+    """
+
+    name: str
+    node: str
+    attr: str
+    shape: tuple[Expr, ...]
+    dtype: str
+    nbytes: Expr
+    cls: str
+    shared_with: tuple[str, ...] = ()
+
+    @property
+    def holders(self) -> frozenset[str]:
+        return frozenset({f"{self.node}.{self.attr}", *self.shared_with})
+
+
+def device_bytes(saved: Iterable[Saved]) -> Expr:
+    """Bytes kept on the row's device, parameters left out."""
+    return Add(*(s.nbytes for s in saved if s.cls in ON_DEVICE))
+
+
+def host_bytes(saved: Iterable[Saved]) -> Expr:
+    """Bytes kept on the CPU by a row that runs elsewhere; Python numbers are not counted."""
+    return Add(*(s.nbytes for s in saved if s.cls == "host"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one implementation kept at one set of sizes; `sizes` is empty where they are symbols."""
+
+    sizes: Mapping[str, int]
+    saved: tuple[Saved, ...]
+    guards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unneeded:
+    """A tensor that PyTorch keeps although no formula needs it, with the reason."""
+
+    name: str
+    at: str
+    reason: Mapping[str, str]  # zh, en
+
+
+@dataclass(frozen=True, eq=False)
+class Saves:
+    """What an implementation keeps on one kind of device: what its pair needs, held where `at` says.
+
+    `at` maps a saved name to the autograd node and attribute that hold it, e.g. ``"SoftmaxBackward0.result"``, or to
+    several of them.  `dtypes` names those that differ from the activation's.
+    """
+
+    pair: Pair
+    at: Mapping[str, str | tuple[str, ...]]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    without_need: tuple[Unneeded, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Implementation:
+    """Torch code that runs a layer, and what it saves on the CPU and on CUDA.
+
+    `run` takes the inputs and scalars that its signature names.  `recover(output, **inputs)` reads back what the code
+    drew at random (a dropout mask) from its own output, so that the pair can be compared with it.  `absent` says why
+    it can't run at a dtype.  `like` is an op of torch that must give the same output and gradients, where `run` isn't one.
+    """
+
+    id: str
+    title: Mapping[str, str]
+    run: Callable[..., Any]
+    cpu: Saves
+    cuda: Saves
+    recover: Callable[..., dict[str, Any]] | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+    like: Callable[..., Any] | None = None
+
+    def saves(self, device: str) -> Saves:
+        return self.cpu if device == "cpu" else self.cuda
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return (self.cpu.pair,) if self.cpu.pair is self.cuda.pair else (self.cuda.pair, self.cpu.pair)
+
+
+def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Saved, ...]:
+    """What this implementation keeps on this kind of device: read off its pair, and what is listed without need."""
+    saves = implementation.saves(device)
+    output, saved, inputs = saves.pair.symbolic
+    kept = {name: saved[name] for name in saves.pair.needed}
+    at = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
+    kept |= {extra.name: inputs[extra.name] for extra in saves.without_need}
+    if set(at) != set(kept):
+        raise ValueError(f"{implementation.id}: places are claimed for {sorted(at)}, its pair saves {sorted(kept)}")
+    rows = []
+    for name, array in kept.items():
+        first, *others = (at[name],) if isinstance(at[name], str) else at[name]
+        node, _, attr = first.partition(".")
+        kind = saves.dtypes.get(name, dtype)
+        given = saves.pair.inputs.get(name)
+        rows.append(
+            Saved(
+                name=name,
+                node=node,
+                attr=attr,
+                shape=tuple(map(sympify, array.shape)),
+                dtype=kind,
+                nbytes=Mul(ITEMSIZE[kind], *array.shape),
+                cls=given.cls if given else "activation",
+                shared_with=(*others, *(["output"] if array is output else [])),
+            )
+        )
+    return tuple(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer: its module, its title in both languages, its implementations, and pairs that no implementation uses."""
+
+    module: str
+    title: Mapping[str, str]
+    implementations: tuple[Implementation, ...]
+
+    @property
+    def id(self) -> str:
+        return self.module.rpartition(".")[2]
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Each pair once, the first being the one that the layer's page derives."""
+        return tuple({pair.id: pair for impl in self.implementations for pair in impl.pairs}.values())

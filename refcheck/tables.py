@@ -1,0 +1,397 @@
+"""Claims and records as what people and programs read: rows of JSON, CSV, and the Markdown of the pages.
+
+A page calls the functions whose first parameters are ``(layer, lang)`` or ``(lang)``; see `refcheck.site`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from sympy import Expr, Mul, expand, sympify
+
+from refcheck.check import cases, check_record
+from refcheck.evidence import Record, read_all, saved_json
+from refcheck.layers import LAYERS
+from refcheck.spec import (
+    DEVICES,
+    DTYPES,
+    Implementation,
+    Layer,
+    Pair,
+    Saved,
+    at_sizes,
+    claim,
+    device_bytes,
+    host_bytes,
+)
+
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+DEVICE = {"cuda": "CUDA", "cpu": "CPU"}
+# One batch of one sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
+MODELS: Mapping[str, Mapping[str, int]] = {
+    "Llama-3-8B": {"B": 1, "T": 8192, "D": 4096, "h": 32, "d": 128, "M": 14336, "V": 128256},
+    "GPT-3": {"B": 1, "T": 2048, "D": 12288, "h": 96, "d": 128, "M": 49152, "V": 50257},
+}
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "zh": {
+        "layer": "层",
+        "implementation": "实现",
+        "pair": "公式对",
+        "needed": "需要",
+        "saved": "保存",
+        "measured": "实测",
+        "tensor": "张量",
+        "shape": "形状",
+        "dtype": "类型",
+        "bytes": "字节",
+        "class": "类别",
+        "place": "保存在",
+        "total": "合计，不含参数",
+        "nothing": "无",
+        "activation's": "同激活",
+        "record": "记录",
+        "environment": "环境",
+        "date": "日期",
+        "sizes": "尺寸",
+        "symbols": "符号：对任意尺寸成立",
+        "not on a GPU": "尚未在 GPU 上实测",
+        "without need": "不需要却保存",
+        "input": "输入",
+        "activation": "激活",
+        "parameter": "参数",
+        "output": "也是输出",
+        "as": "同",
+        "parameters apart": "参数",
+    },
+    "en": {
+        "layer": "Layer",
+        "implementation": "Implementation",
+        "pair": "Pair",
+        "needed": "Needed",
+        "saved": "Saved",
+        "measured": "Measured",
+        "tensor": "Tensor",
+        "shape": "Shape",
+        "dtype": "Dtype",
+        "bytes": "Bytes",
+        "class": "Class",
+        "place": "Held by",
+        "total": "Total, parameters left out",
+        "nothing": "nothing",
+        "activation's": "as the activation",
+        "record": "Record",
+        "environment": "Environment",
+        "date": "Date",
+        "sizes": "Sizes",
+        "symbols": "symbols: holds for every size",
+        "not on a GPU": "not yet measured on a GPU",
+        "without need": "Kept without need",
+        "input": "input",
+        "activation": "activation",
+        "parameter": "parameter",
+        "output": "also the output",
+        "as": "as",
+        "parameters apart": "parameter",
+    },
+}
+
+
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def records() -> dict[str, Record]:
+    """The committed records, read once in a process."""
+    return read_all()
+
+
+@cache
+def supported(layer: Layer) -> dict[str, tuple[str, ...]]:
+    """For each device the names of the records that hold this layer and agree with its claims."""
+    found: dict[str, list[str]] = {device: [] for device in DEVICES}
+    for name, record in records().items():
+        if not list(check_record(record, [layer], LAYERS)):
+            found[record.environment.device].append(name)
+    return {device: tuple(names) for device, names in found.items()}
+
+
+def rows(
+    layers: Iterable[Layer] = LAYERS, devices: Iterable[str] = DEVICES, dtypes: Iterable[str] = DTYPES
+) -> Iterator[dict[str, Any]]:
+    """One row per layer, implementation, environment and dtype: needed, saved, bytes, and the records that agree."""
+    devices = tuple(devices)
+    for layer, implementation, dtype in cases(layers, dtypes):
+        for device in devices:
+            saved = claim(implementation, device, dtype)
+            yield {
+                "layer": layer.id,
+                "implementation": implementation.id,
+                "environment": device,
+                "dtype": dtype,
+                "needed": list(implementation.saves(device).pair.needed),
+                "saved": [saved_json(s) for s in saved],
+                "bytes": str(expand(device_bytes(saved))),
+                "host_bytes": str(expand(host_bytes(saved))),
+                "measured": list(supported(layer)[device]),
+            }
+
+
+def as_csv(found: Iterable[Mapping[str, Any]]) -> str:
+    """The rows as CSV, one line each, the saved tensors in one cell."""
+    text = io.StringIO()
+    columns = ["layer", "implementation", "environment", "dtype", "needed", "saved", "bytes", "host_bytes", "measured"]
+    out = csv.DictWriter(text, columns, lineterminator="\n")
+    out.writeheader()
+    for row in found:
+        saved = [f"{s['name']} ({', '.join(s['shape'])}) {s['dtype']}" for s in row["saved"]]
+        joined = {"needed": "; ".join(row["needed"]), "saved": "; ".join(saved), "measured": "; ".join(row["measured"])}
+        out.writerow({**row, **joined})
+    return text.getvalue()
+
+
+# --- how a size is written ------------------------------------------------------------------------------------------
+
+ORDER = "B h T d D M V".split()
+
+
+def _tex(form: Expr | int) -> str:
+    """A closed form in TeX, sizes in the order of the text: 2BTD + 8BT."""
+    terms = []
+    for term in expand(sympify(form)).as_ordered_terms():
+        number, rest = term.as_coeff_Mul()
+        powers = rest.as_powers_dict() if rest != 1 else {}
+        symbols = sorted(powers, key=lambda s: ORDER.index(s.name) if s.name in ORDER else len(ORDER))
+        body = " ".join(s.name + (f"^{powers[s]}" if powers[s] != 1 else "") for s in symbols)
+        terms.append(f"{number if number != 1 or not body else ''}{body}")
+    return " + ".join(terms)
+
+
+def _shape(shape: Iterable[Expr | int]) -> str:
+    return "$" + r" \times ".join(_tex(n) for n in shape) + "$"
+
+
+def _human(n: int) -> str:
+    """Bytes with a binary unit, exact where they are whole."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while power < len(units) - 1 and n >= 1024 ** (power + 1):
+        power += 1
+    value = n / 1024**power
+    return f"{value:g} {units[power]}" if value == int(value) else f"{value:.2f} {units[power]}"
+
+
+def _table(head: Iterable[str], body: Iterable[Iterable[str]], right: Iterable[int] = ()) -> str:
+    head = list(head)
+    ruler = ["---:" if n in set(right) else "---" for n in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ruler, *map(list, body)]) + "\n"
+
+
+def _chip(name: str, kind: str, anchor: str = "") -> str:
+    return f"`{name}`{{ .{kind}{f' #{anchor}' if anchor else ''} }}"
+
+
+def _chips(names: Iterable[str], kind: str, lang: str) -> str:
+    return " ".join(_chip(n, kind) for n in names) or WORDS[lang]["nothing"]
+
+
+def _badges(layer: Layer, device: str) -> str:
+    """Which of the three environments stand behind a row: cpu; or traced and GPU."""
+    found = supported(layer)
+    shown = (("cpu", "cpu", "cpu"),) if device == "cpu" else (("cuda-trace", "trace", "traced"), ("cuda", "gpu", "GPU"))
+    return " ".join(f'<span class="env {css}{"" if found[d] else " missing"}">{text}</span>' for d, css, text in shown)
+
+
+# --- for a layer's page ---------------------------------------------------------------------------------------------
+
+
+def _implementation(layer: Layer, name: str) -> Implementation:
+    return next(i for i in layer.implementations if i.id == name)
+
+
+def _pair(layer: Layer, name: str | None) -> Pair:
+    return layer.pairs[0] if name is None else next(p for p in layer.pairs if p.id == name)
+
+
+def source(layer: Layer, lang: str, pair: str | None = None) -> str:
+    """The text of a pair's two functions, as it is in the module."""
+    return f"```python\n{_pair(layer, pair).source.rstrip()}\n```"
+
+
+def needed(layer: Layer, lang: str) -> str:
+    """Each pair of formulas, and the tensors that its backward reads."""
+    words = WORDS[lang]
+    body = []
+    for pair in layer.pairs:
+        saved = pair.symbolic[1]
+        users = ", ".join(i.title[lang] for i in layer.implementations if pair in i.pairs)
+        tensors = "、" if lang == "zh" else ", "
+        listed = tensors.join(f"{_chip(n, 'needed')} {_shape(saved[n].shape)}" for n in pair.needed)
+        body.append([f"`{pair.id}`", listed or words["nothing"], users])
+    return _table([words["pair"], words["needed"], words["implementation"]], body)
+
+
+def saved(layer: Layer, lang: str) -> str:
+    """What each implementation keeps, on CUDA and on the CPU, with the place that holds it and the evidence."""
+    parts = []
+    for n, implementation in enumerate(layer.implementations):
+        parts.append(f"### {implementation.title[lang]} {{ #saved-{implementation.id} }}\n\n")
+        parts.append(
+            _saved_table(layer, implementation, lang, prefix="saved" if n == 0 else f"saved-{implementation.id}")
+        )
+    return "\n".join(parts)
+
+
+def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix: str) -> str:
+    words = WORDS[lang]
+    claims = {device: {s.name: s for s in claim(implementation, device, "bfloat16")} for device in DEVICE}
+    names = list(dict.fromkeys(name for kept in claims.values() for name in kept))
+    extras = {e.name: e for d in DEVICE for e in implementation.saves(d).without_need}
+    body = []
+    for name in names:
+        cells = []
+        for kept in claims.values():
+            s = kept.get(name)
+            cells.append(f"{SHORT.get(s.dtype, s.dtype)} · ${_tex(s.nbytes)}$" if s else "—")
+        s = next(kept[name] for kept in claims.values() if name in kept)
+        kind = f"{words[s.cls]}，{words['output']}" if "output" in s.shared_with and lang == "zh" else words[s.cls]
+        if "output" in s.shared_with and lang == "en":
+            kind += f", {words['output']}"
+        places = list(
+            dict.fromkeys(f"`{kept[name].node}.{kept[name].attr}`" for kept in claims.values() if name in kept)
+        )
+        chip = _chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
+        body.append([chip, _shape(s.shape), *cells, kind, " · ".join(places)])
+    totals = [f"${_tex(device_bytes(kept.values()))}$" for kept in claims.values()]
+    body.append([words["total"], "", *totals, "", " ".join(_badges(layer, d) for d in DEVICE)])
+    head = [words["tensor"], words["shape"], "CUDA (bf16)", "CPU (bf16)", words["class"], words["place"]]
+    notes = "".join(f"\n- {_chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
+    return _table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
+
+
+def form(layer: Layer, lang: str, implementation: str, device: str, dtype: str, tensor: str | None = None) -> str:
+    """A closed form in bytes, inline: of everything an implementation keeps, or of one tensor."""
+    return f"${_tex(_bytes(layer, implementation, device, dtype, tensor))}$"
+
+
+def size(
+    layer: Layer, lang: str, implementation: str, device: str, dtype: str, model: str, tensor: str | None = None
+) -> str:
+    """The same at a model's sizes, with a binary unit."""
+    return _human(at_sizes(_bytes(layer, implementation, device, dtype, tensor), MODELS[model]))
+
+
+def _bytes(layer: Layer, implementation: str, device: str, dtype: str, tensor: str | None) -> Expr:
+    kept = claim(_implementation(layer, implementation), device, dtype)
+    return device_bytes(kept) if tensor is None else next(s.nbytes for s in kept if s.name == tensor)
+
+
+def shape(layer: Layer, lang: str, tensor: str, pair: str | None = None) -> str:
+    """The shape of a tensor that the pair takes or saves, inline."""
+    _, kept, inputs = _pair(layer, pair).symbolic
+    return _shape({**inputs, **kept}[tensor].shape)
+
+
+def nbytes(layer: Layer, lang: str) -> str:
+    """Closed forms in each dtype, and worked out at two models' sizes in bf16."""
+    words = WORDS[lang]
+    body = []
+    for implementation in layer.implementations:
+        forms = {d: [device_bytes(claim(implementation, d, t)) for t in DTYPES] for d in DEVICE}
+        same = forms["cpu"] == forms["cuda"]
+        for device in ["cuda"] if same else DEVICE:
+            worked = [_human(at_sizes(forms[device][0], sizes)) for sizes in MODELS.values()]
+            where = "CUDA = CPU" if same else DEVICE[device]
+            body.append([implementation.title[lang], where, *(f"${_tex(f)}$" for f in forms[device]), *worked])
+    head = [words["implementation"], "", *(SHORT[t] for t in DTYPES), *(f"{m}, bf16" for m in MODELS)]
+    return _table(head, body, right=range(2, 2 + len(DTYPES) + len(MODELS))) + "\n" + models(lang)
+
+
+def models(lang: str) -> str:
+    """The sizes of the worked examples."""
+    sizes = {m: ", ".join(f"{n} = {v}" for n, v in at.items()) for m, at in MODELS.items()}
+    return "\n".join(f"- {m}: ${s}$" for m, s in sizes.items()) + "\n"
+
+
+def evidence(layer: Layer, lang: str) -> str:
+    """The records that hold this layer and agree with it, and plainly what is missing."""
+    words = WORDS[lang]
+    body = []
+    for device, names in supported(layer).items():
+        for name in names:
+            e = records()[name].environment
+            runs = records()[name].by_key[(layer.id, layer.implementations[0].id, DTYPES[0])].runs
+            sizes = (
+                words["symbols"]
+                if not runs[0].sizes
+                else "; ".join(
+                    ", ".join(f"{n}={v}" for n, v in run.sizes.items() if n in _sizes_of(layer)) for run in runs
+                )
+            )
+            css = {"cpu": "cpu", "cuda-trace": "trace", "cuda": "gpu"}[device]
+            where = f'<span class="env {css}">{device}</span>'
+            body.append(
+                [where, f"torch {e.torch}", sizes, e.date, f"[`{name}.json`]({_root(lang)}evidence/{name}.json)"]
+            )
+    text = _table([words["environment"], "PyTorch", words["sizes"], words["date"], words["record"]], body)
+    return (
+        text
+        if supported(layer)["cuda"]
+        else f'{text}\n<span class="env gpu missing">GPU</span> {words["not on a GPU"]}\n'
+    )
+
+
+def _sizes_of(layer: Layer) -> set[str]:
+    return {
+        str(s) for pair in layer.pairs for i in pair.inputs.values() for n in i.shape for s in sympify(n).free_symbols
+    }
+
+
+def _root(lang: str) -> str:
+    """From a layer's page to the whole site's root."""
+    return "../../" if lang == "zh" else "../../../"
+
+
+# --- for the summary table ------------------------------------------------------------------------------------------
+
+
+def summary(lang: str, layers: Iterable[Layer] = LAYERS, dtype: str = "bfloat16", link: str = "layers/{}.md") -> str:
+    """The table: layer, implementation, needed, saved and bytes on CUDA and on the CPU, and what stands behind them."""
+    words = WORDS[lang]
+    body = []
+    for layer in layers:
+        for implementation in layer.implementations:
+            by_device = {d: claim(implementation, d, dtype) for d in DEVICE}
+            for device, kept in by_device.items():
+                if device == "cpu" and _same(by_device["cuda"], kept):
+                    continue
+                both = device == "cuda" and _same(kept, by_device["cpu"])
+                body.append(_summary_row(layer, implementation, device, kept, both, lang, link))
+    head = ["layer", "implementation", "", "needed", "saved", "bytes", "measured"]
+    return _table([words.get(h, h) for h in head], body, right=(5,))
+
+
+def _same(a: Iterable[Saved], b: Iterable[Saved]) -> bool:
+    return [(s.name, s.shape, s.dtype) for s in a] == [(s.name, s.shape, s.dtype) for s in b]
+
+
+def _summary_row(
+    layer: Layer, implementation: Implementation, device: str, kept: Iterable[Saved], both: bool, lang: str, link: str
+) -> list[str]:
+    page = link.format(layer.id)
+    kept = [s for s in kept if s.cls != "parameter"]
+    tensors = " ".join(f"{_chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {_shape(s.shape)}" for s in kept)
+    parameters = {n for n, i in implementation.saves(device).pair.inputs.items() if i.cls == "parameter"}
+    wanted = [n for n in implementation.saves(device).pair.needed if n not in parameters]
+    return [
+        f"[{layer.title[lang]}]({page})",
+        f"[{implementation.title[lang]}]({page}#saved-{implementation.id})",
+        "CUDA, CPU" if both else DEVICE[device],
+        _chips(wanted, "needed", lang),
+        tensors or WORDS[lang]["nothing"],
+        f"${_tex(device_bytes(kept))}$",
+        " ".join(_badges(layer, d) for d in (DEVICE if both else [device])),
+    ]
