@@ -16,9 +16,8 @@ try:
     import torch
 except ModuleNotFoundError as missing:
     wanted = {"torch": "torch>=2.9", "sympy": "sympy"}.get(missing.name or "", missing.name)
-    sys.exit(
-        f"refcheck: this Python has no {missing.name}: run {sys.executable} -m pip install '{wanted}', or use `make verify` without PYTHON="
-    )
+    install = f"{sys.executable} -m pip install '{wanted}'"
+    sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
 from refcheck import Problem, check, evidence, measure, prove, tables
 from refcheck.layers import LAYERS
@@ -35,11 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Problem(f"torch {torch.__version__} is too old: 2.9 or newer is needed")
         started = time.perf_counter()
         code = args.run(args)
-        if args.json != "-":
-            print(
-                f"{args.command}: {'all holds' if code == 0 else 'something does not hold'}, {time.perf_counter() - started:.1f} s",
-                file=sys.stderr,
-            )
+        verdict = {_table: "done", _measure: "done"}.get(args.run, "all holds" if code == 0 else "NOT all holds")
+        print(f"{args.command}: {verdict}, {time.perf_counter() - started:.1f} s", file=sys.stderr)
         return code
     except Problem as problem:
         print(f"refcheck: {problem}", file=sys.stderr)

@@ -82,7 +82,9 @@ class Array:
 
     def at(self, *index: Expr | int) -> Expr:
         """The entry at an index that is checked against the shape; raises IndexError."""
-        if len(index) != self.ndim or not all(fits(sympify(i), sympify(n)) for i, n in zip(index, self.shape)):
+        if len(index) != self.ndim or not all(
+            fits(sympify(i), sympify(n)) for i, n in zip(index, self.shape, strict=True)
+        ):
             raise IndexError(f"{index} is no index of an array of shape {self.shape}")
         return self.entry(*index)
 
@@ -96,7 +98,7 @@ class Array:
         shape = _broadcast(self.shape, other.shape)
         return Array(shape, lambda *i: f(self._seen(i), other._seen(i)))
 
-    def _seen(self, index: tuple) -> Expr:
+    def _seen(self, index: tuple[Any, ...]) -> Expr:
         """My entry at an index of an array that I am broadcast to."""
         mine = index[len(index) - self.ndim :]
         return self.entry(*(0 if n == 1 else i for i, n in zip(mine, self.shape, strict=True)))
@@ -166,10 +168,10 @@ class Array:
         return self.sum(axis, keepdims) * (S.One / self.shape[axis])
 
 
-def _total(entry: Callable[[dict], Expr], lengths: Any, over: Any) -> Expr:
+def _total(entry: Callable[[dict[Any, Any]], Expr], lengths: Any, over: Any) -> Expr:
     """Σ of entry({axis: index}) over the axes in `over`."""
     total_over: list[Index] = []
-    choices: list[dict] = [{}]
+    choices: list[dict[Any, Any]] = [{}]
     for axis in sorted(over):
         if is_size(lengths[axis]):
             choices = [{**c, axis: Integer(i)} for c in choices for i in range(int(lengths[axis]))]
@@ -204,7 +206,7 @@ def einsum(spec: str, *operands: Any) -> Any:
     def entry(*index: Expr | int) -> Expr:
         outer = dict(zip(output, index, strict=True))
 
-        def term(inner: dict) -> Expr:
+        def term(inner: dict[Any, Any]) -> Expr:
             at = {**outer, **inner}
             factors = [o.entry(*(at[c] for c in s)) for s, o in zip(inputs.split(","), operands, strict=True)]
             return sympy.Mul(*factors)

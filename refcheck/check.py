@@ -147,15 +147,15 @@ def check_record(record: Record, layers: Iterable[Layer], all_layers: Iterable[L
             yield Drift(*row.key, name, "", "row", "no such row", "recorded", again)
     for layer, implementation, dtype in cases(layers):
         again = f"python -m refcheck measure --layer {layer.id} --device {device}"
-        row = record.by_key.get(key(layer, implementation, dtype))
-        if row is None:
+        found = record.by_key.get(key(layer, implementation, dtype))
+        if found is None:
             yield Drift(layer.id, implementation.id, dtype, name, "", "row", "a row", "not recorded", again)
-        elif row.source != source_hash(layer):
+        elif found.source != source_hash(layer):
             yield Drift(
-                *row.key, name, "", "module", f"as it is now ({source_hash(layer)})", f"as of {row.source}", again
+                *found.key, name, "", "module", f"as it is now ({source_hash(layer)})", f"as of {found.source}", again
             )
         else:
-            yield from against_claim(layer, implementation, device, row, name)
+            yield from against_claim(layer, implementation, device, found, name)
 
 
 def check_fresh(

@@ -120,7 +120,7 @@ _OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
 
 
 def parse(text: str) -> Expr:
-    """A closed form such as ``2*B*T*D + 8*B*T``; only sizes, whole numbers, + - * and ** are read.  Raises ValueError."""
+    """A closed form such as ``2*B*T*D + 8*B*T``: sizes, whole numbers, + - * and **.  Raises ValueError."""
 
     def value(node: ast.AST) -> Expr:
         match node:

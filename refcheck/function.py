@@ -1,4 +1,4 @@
-"""A pair of formulas as a `torch.autograd.Function`: a saved set that no op of torch offers can be run and measured too."""
+"""A pair as a `torch.autograd.Function`: a saved set that no op of torch offers can be run and measured too."""
 
 from __future__ import annotations
 

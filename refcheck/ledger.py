@@ -122,7 +122,7 @@ def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
     )
 
 
-def _agree(walked: set[int], packed: Mapping, census: Census, leaves: set[int]) -> None:
+def _agree(walked: set[int], packed: Mapping[int, StorageWeakRef], census: Census, leaves: set[int]) -> None:
     """The census can't speak of leaves, which live anyway, nor of what was made before the forward."""
     counted = alive(census.seen) - leaves
     if counted - walked:

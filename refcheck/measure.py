@@ -64,7 +64,7 @@ def _traced(implementation: Implementation, dtype: str) -> Run:
     shape_env = ShapeEnv()
     known: dict[Symbol, Symbol] = {}
 
-    class Lengths(dict):
+    class Lengths(dict[Symbol, Any]):
         """torch's symbolic integer for each of our symbols, made when it is first asked for."""
 
         def __missing__(self, symbol: Symbol) -> Any:
@@ -117,7 +117,9 @@ def _real(implementation: Implementation, device: str, dtype: str, sizes: Mappin
     return Run(dict(sizes), saved)
 
 
-def _build(implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any], seed: int) -> Callable:
+def _build(
+    implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any], seed: int
+) -> Callable[[], Any]:
     """A forward on inputs that nobody else holds: each is a clone, so that its survival proves that it is kept."""
     inputs = implementation.saves(device).pair.inputs
     scalars = implementation.saves(device).pair.scalars

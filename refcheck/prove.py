@@ -27,6 +27,8 @@ from refcheck.sums import OutOfRange, difference, fresh, normal
 SMALL = {"B": 2, "T": 2, "D": 3, "h": 2, "d": 3, "M": 4, "V": 5}
 DIGITS = 50
 
+EVERY_SIZE, SMALL_MATRICES = "every size", "small matrices"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -44,10 +46,11 @@ class Finding:
         return not self.wrong
 
     def __str__(self) -> str:
-        return f"{'holds' if self.holds else 'WRONG'}  {self.layer} {self.pair}, {self.opinion}: {self.about}  {self.wrong}".rstrip()
+        verdict = f"WRONG: {self.wrong}" if self.wrong else "holds"
+        return f"{self.layer} {self.pair} | {self.about} | {self.opinion} | {verdict}"
 
 
-class Read(dict):
+class Read(dict[str, Any]):
     """A saved dict that remembers which of its keys were read."""
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
@@ -76,7 +79,7 @@ def symbolic(layer: str, pair: Pair) -> Iterator[Finding]:
     upstream = variable(f"d{pair.output}", output.shape)
     read = Read(saved)
     gradients, wrong, seconds = _timed(lambda: pair.backward(upstream, read))
-    yield Finding(layer, pair.id, "symbolic", "saved", wrong or _unread(read, pair, gradients), seconds)
+    yield Finding(layer, pair.id, EVERY_SIZE, "reads all it saves", wrong or _unread(read, pair, gradients), seconds)
     if wrong:
         return
     loss = (upstream * output).sum(axis=tuple(range(output.ndim))).entry()
@@ -85,10 +88,10 @@ def symbolic(layer: str, pair: Pair) -> Iterator[Finding]:
             index = tuple(fresh(n) for n in x.shape)
             claimed = gradients[name]
             left, wrong, seconds = _timed(lambda: _compare(loss, x, claimed, index))  # noqa: B023
-            yield Finding(layer, pair.id, "symbolic", f"d{name}", wrong or left, seconds)
+            yield Finding(layer, pair.id, EVERY_SIZE, f"d{name}", wrong or left, seconds)
 
 
-def _compare(loss: Expr, x: Array, claimed: Array, index: tuple) -> str:
+def _compare(loss: Expr, x: Array, claimed: Array, index: tuple[Any, ...]) -> str:
     if claimed.shape != x.shape:
         return f"its shape is {claimed.shape}, that of the input {x.shape}"
     left = difference(normal(diff(loss, x.entry(*index))), claimed.entry(*index))
@@ -108,7 +111,7 @@ def _unread(read: Read, pair: Pair, gradients: Mapping[str, Array]) -> str:
 
 
 def explicit(layer: str, pair: Pair) -> Iterator[Finding]:
-    """The same at one explicit size: SymPy's `diff` of the written-out loss, compared at random rationals to 50 digits."""
+    """The same at one explicit size: SymPy's `diff` of the loss, written out, at random rationals to 50 digits."""
     inputs = {name: variable(name, _small(i.shape), i.below) for name, i in pair.inputs.items()}
     scalars = {name: Rational(1, 10) for name in pair.scalars}
     output, saved = pair.forward(**inputs, **scalars)
@@ -117,8 +120,8 @@ def explicit(layer: str, pair: Pair) -> Iterator[Finding]:
     loss = _every(upstream * output)
     total = sum(loss.values())
     rng = random.Random(0)
-    entries = sorted((e for e in total.free_symbols if e.is_Indexed), key=str)
-    values = {e: Rational(rng.choice((-1, 1)) * rng.randint(1, 99), rng.randint(50, 99)) for e in entries}
+    free = sorted((e for e in total.free_symbols if e.is_Indexed), key=str)
+    values = {e: Rational(rng.choice((-1, 1)) * rng.randint(1, 99), rng.randint(50, 99)) for e in free}
     for name, gradient in gradients.items():
         started = time.perf_counter()
         claimed, entries = _every(gradient), _every(inputs[name])
@@ -128,10 +131,10 @@ def explicit(layer: str, pair: Pair) -> Iterator[Finding]:
             if not error < 10 ** (10 - DIGITS):
                 wrong = f"entry {list(index)} differs by {float(error):.3g} at sizes {SMALL}"
                 break
-        yield Finding(layer, pair.id, "explicit", f"d{name}", wrong, time.perf_counter() - started)
+        yield Finding(layer, pair.id, SMALL_MATRICES, f"d{name}", wrong, time.perf_counter() - started)
 
 
-def _small(shape: tuple) -> tuple[int, ...]:
+def _small(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(at_sizes(n, SMALL) for n in shape)
 
 
@@ -144,7 +147,7 @@ def against_torch(layer: str, implementation: Implementation) -> Iterator[Findin
     """In float64 on the CPU: the pair's output is torch's, the pair's gradients are autograd's."""
     for pair in implementation.pairs:
         for run in filter(None, (implementation.run, implementation.like)):
-            opinion = f"torch {implementation.id}" + (" like " + run.__name__ if run is implementation.like else "")
+            opinion = f"float64, {implementation.id}" + (f" like {run.__name__}" if run is implementation.like else "")
             started = time.perf_counter()
             for about, wrong in _against(run, pair, implementation.recover):
                 yield Finding(layer, pair.id, opinion, about, wrong, time.perf_counter() - started)
@@ -159,7 +162,7 @@ def _against(run: Any, pair: Pair, recover: Any) -> Iterator[tuple[str, str]]:
         for name, i in pair.inputs.items()
         if i.differentiable
     }
-    y = call(run, {name: x.clone() for name, x in inputs.items()} | pair.scalars)  # clones: it may write in place
+    y = call(run, {name: x.clone() for name, x in inputs.items()} | dict(pair.scalars))  # clones: it may write in place
     drawn = recover(y.detach(), **inputs) if recover else {}
     mine, saved = pair.forward(**{k: v.detach() for k, v in inputs.items()}, **drawn, **pair.scalars)
     yield pair.output, _unequal(mine, y)

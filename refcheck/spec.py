@@ -168,7 +168,7 @@ class Implementation:
 
     `run` takes the inputs and scalars that its signature names.  `recover(output, **inputs)` reads back what the code
     drew at random (a dropout mask) from its own output, so that the pair can be compared with it.  `absent` says why
-    it can't run at a dtype.  `like` is an op of torch that must give the same output and gradients, where `run` isn't one.
+    it can't run at a dtype.  `like` is an op of torch that must compute the same, where `run` is no op of torch.
     """
 
     id: str
@@ -188,18 +188,22 @@ class Implementation:
         return (self.cpu.pair,) if self.cpu.pair is self.cuda.pair else (self.cuda.pair, self.cpu.pair)
 
 
+def _several(places: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (places,) if isinstance(places, str) else places
+
+
 def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Saved, ...]:
     """What this implementation keeps on this kind of device: read off its pair, and what is listed without need."""
     saves = implementation.saves(device)
     output, saved, inputs = saves.pair.symbolic
     kept = {name: saved[name] for name in saves.pair.needed}
-    at = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
+    at: dict[str, str | tuple[str, ...]] = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
     kept |= {extra.name: inputs[extra.name] for extra in saves.without_need}
     if set(at) != set(kept):
         raise ValueError(f"{implementation.id}: places are claimed for {sorted(at)}, its pair saves {sorted(kept)}")
     rows = []
     for name, array in kept.items():
-        first, *others = (at[name],) if isinstance(at[name], str) else at[name]
+        first, *others = _several(at[name])
         node, _, attr = first.partition(".")
         kind = saves.dtypes.get(name, dtype)
         given = saves.pair.inputs.get(name)

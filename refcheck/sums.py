@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count, groupby, permutations, product
+from typing import Any
 
 from sympy import (
     Add,
@@ -54,7 +55,7 @@ class Index(Symbol):
         self.length = sympify(length)
         return self
 
-    def _hashable_content(self) -> tuple:
+    def _hashable_content(self) -> tuple[Any, ...]:
         return (*super()._hashable_content(), self.length)
 
 
@@ -130,7 +131,7 @@ def _atom(e: Expr) -> Expr:
 
 
 def _close(factors: list[Expr], indices: tuple[Index, ...]) -> Expr:
-    """One term, with its δ used up, its constant factors outside, and each connected Σ by itself under standard names."""
+    """One term: its δ used up, constant factors outside, each connected Σ by itself under standard names."""
     factors = [f for factor in factors for f in Mul.make_args(factor)]
     factors, bound = _collapse(factors, list(indices))
     out = [i.length for i in bound if not any(f.has(i) for f in factors)]  # Σ_i 1 = n

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from sympy import Expr, Mul, expand, sympify
+from sympy import Expr, expand, sympify
 
 from refcheck.check import cases, check_record
 from refcheck.evidence import Record, read_all, saved_json
@@ -31,7 +31,7 @@ from refcheck.spec import (
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 DEVICE = {"cuda": "CUDA", "cpu": "CPU"}
-# One batch of one sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
+# One sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
 MODELS: Mapping[str, Mapping[str, int]] = {
     "Llama-3-8B": {"B": 1, "T": 8192, "D": 4096, "h": 32, "d": 128, "M": 14336, "V": 128256},
     "GPT-3": {"B": 1, "T": 2048, "D": 12288, "h": 96, "d": 128, "M": 49152, "V": 50257},
@@ -155,7 +155,7 @@ def as_csv(found: Iterable[Mapping[str, Any]]) -> str:
 
 # --- how a size is written ------------------------------------------------------------------------------------------
 
-ORDER = "B h T d D M V".split()
+ORDER = ["B", "h", "T", "d", "D", "M", "V"]
 
 
 def _tex(form: Expr | int) -> str:

@@ -1,4 +1,4 @@
-"""The layers, in the order in which a Transformer meets them.  Each id is a module here, a page, a lab and a record key."""
+"""The layers, in the order in which a Transformer meets them; each id is a module, a page, a lab and a record key."""
 
 from importlib import import_module
 

@@ -76,7 +76,7 @@ BIAS = Unneeded(
     at="NativeLayerNormBackward0.bias",
     reason=dict(
         zh="db = Σ dy，用不到 b；反向只看 b 是否存在，决定要不要算 db。它是参数，不另占激活显存。",
-        en="db = Σ dy doesn't use b; backward only asks whether there is a b. It is a parameter, so no memory is added.",
+        en="db = Σ dy doesn't use b; backward only asks whether there is one. It is a parameter, so it adds no memory.",
     ),
 )
 CPU = Saves(WITH_STATISTICS, AT, without_need=(BIAS,))
