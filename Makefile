@@ -88,6 +88,7 @@ chosen-python:
 $(STAMP): requirements.lock
 	@set -eu; py="$(VENV_PYTHON)"; \
 	fail() { echo "make setup: $$1" >&2; exit 1; }; \
+	trap 'fail "interrupted; run make again, it begins anew"' INT TERM; \
 	version() { "$$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }; \
 	hint="install Python 3.11 or newer, or name one: make setup VENV_PYTHON=/path/to/python3"; \
 	have=$$(version "$$py") || fail "no working $$py; $$hint"; \
