@@ -14,7 +14,7 @@ from typing import Any
 from sympy import Expr, expand, sympify
 
 from refcheck.check import cases, check_record
-from refcheck.evidence import Record, read_all, saved_json
+from refcheck.evidence import ROOT, Record, read_all, saved_json
 from refcheck.layers import LAYERS
 from refcheck.spec import (
     DEVICES,
@@ -333,9 +333,7 @@ def evidence(layer: Layer, lang: str) -> str:
             )
             css = {"cpu": "cpu", "cuda-trace": "trace", "cuda": "gpu"}[device]
             where = f'<span class="env {css}">{device}</span>'
-            body.append(
-                [where, f"torch {e.torch}", sizes, e.date, f"[`{name}.json`]({_root(lang)}evidence/{name}.json)"]
-            )
+            body.append([where, f"torch {e.torch}", sizes, e.date, f"[`{name}.json`](../evidence/{name}.json)"])
     text = _table([words["environment"], "PyTorch", words["sizes"], words["date"], words["record"]], body)
     return (
         text
@@ -348,11 +346,6 @@ def _sizes_of(layer: Layer) -> set[str]:
     return {
         str(s) for pair in layer.pairs for i in pair.inputs.values() for n in i.shape for s in sympify(n).free_symbols
     }
-
-
-def _root(lang: str) -> str:
-    """From a layer's page to the whole site's root."""
-    return "../../" if lang == "zh" else "../../../"
 
 
 # --- for the summary table ------------------------------------------------------------------------------------------
@@ -395,3 +388,27 @@ def _summary_row(
         f"${_tex(device_bytes(kept))}$",
         " ".join(_badges(layer, d) for d in (DEVICE if both else [device])),
     ]
+
+
+# --- citing ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _citation() -> dict[str, Any]:
+    """CITATION.cff: title, version and authors stand there and nowhere else."""
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    return found
+
+
+def cite(layer: Layer, lang: str) -> str:
+    """How to cite this page: as text, and as BibTeX."""
+    title = f"{layer.title[lang]} · {_citation()['title']}"
+    newest = max((r.environment.date for r in records().values()), default="")
+    year, version = newest[:4], _citation()["version"]
+    author = ", ".join(a["name"] for a in _citation()["authors"])
+    path = ("" if lang == "zh" else "en/") + f"layers/{layer.id}/"
+    entry = [f"@misc{{saved-for-backward-{layer.id},", f"  title = {{{title}}},", f"  author = {{{{{author}}}}},"]
+    entry += [f"  year = {{{year}}},", f"  note = {{Version {version}, page {path}}}", "}"]
+    return f"{author}. {title}. {version}, {year}, `{path}`.\n\n```bibtex\n" + "\n".join(entry) + "\n```\n"
