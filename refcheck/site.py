@@ -9,6 +9,7 @@ import functools
 import html
 import inspect
 import re
+from bisect import bisect
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -34,20 +35,7 @@ DOCS = ROOT / "docs"
 TWIN = {"zh": "en", "en": "zh"}
 LAYER = {f"layers/{layer.id}.md": layer for layer in LAYERS}
 
-SERVING = False  # with live reload, which MkDocs writes into the page as a script
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "worker-src 'self'",
-        "connect-src 'self'",
-        "style-src 'self'; style-src-attr 'unsafe-inline'",  # KaTeX places its glyphs by style attributes
-        "font-src 'self'",
-        "img-src 'self' data:",
-        "base-uri 'none'; form-action 'none'",
-    )
-)
-
+SERVING = False
 log = get_plugin_logger("site")
 
 
@@ -72,14 +60,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [{config.extra["layers"]: pages} if item == "layers/*" else item for item in config.nav or ()] or None
     if config.site_url:
         config.site_url = urljoin(config.site_url.rstrip("/") + "/", config.extra["path"])
-    config.extra["policy"] = None if SERVING else POLICY
+    if SERVING:
+        config.extra["policy"] = None  # it forbids scripts in the page, such as the one for live reload
     mkdocs_jupyter.config.settings.templates_dir = str(DOCS / "theme" / "jupyter")
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds docs/assets, which the languages share; KaTeX's programs run here only and are not published."""
-    for path in sorted(DOCS.glob("assets/**/*.*")):
+    """Adds docs/assets, which the editions share, and the records; KaTeX runs here only and is not published."""
+    for path in sorted([*DOCS.glob("assets/**/*.*"), *DOCS.glob("evidence/*.json")]):
         if not path.match("katex/*.js"):
             files.append(File.generated(config, path.relative_to(DOCS).as_posix(), abs_src_path=str(path)))
     return files
@@ -88,8 +77,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str | None:
     """Compares the page with its twin and fills in what comes from the claims."""
     lang = config.theme["language"]
-    if page.file.src_uri.endswith(".py"):
-        page.meta["lab"] = Path(page.file.src_uri).stem
+    if config.extra["path"] == "lab/":
+        page.meta["lab"] = Path(page.file.src_uri).stem if page.file.src_uri.endswith(".py") else None
         return None
     if not page.meta.get("description"):
         complain(page, "its front matter has no description")
@@ -184,7 +173,7 @@ BUILD = iter(range(10**9))
 def one_session(markdown: str, uri: str) -> str:
     """The executed snippets of a page share their names with each other, and with no other page or build."""
     session = f'session="{uri}#{next(BUILD)}"'
-    return re.sub(r'^(\s*```+ *\w+(?![^\n]*session=)[^\n]*exec="on")', rf"\1 {session}", markdown, flags=re.M)
+    return re.sub(r'^( *```+ *\w+(?![^\n]*session=)[^\n]*exec="on")', rf"\1 {session}", markdown, flags=re.M)
 
 
 # --- typesetting -----------------------------------------------------------------------------------------------------
@@ -227,57 +216,52 @@ def boxed(text: str) -> str:
 
 # --- two languages, one structure ------------------------------------------------------------------------------------
 
-BLOCKS = re.compile(
-    r"^(?P<code> *(?P<fence>```+|~~~+).*?^ *(?P=fence)) *$"
-    r"|^ *(?P<equation>\$\$.*?\$\$) *$"
-    r"|^(?P<heading>#+ .*)$"
-    r"|^ *(?P<admonition>(?:!!!|\?\?\?\+?) *[\w -]+).*$"
-    r"|^(?P<table> *\|.*(?:\n *\|.*)*)$"
-    r"|(?P<call>\[=.*?=\])",
+CALL = re.compile(r"\[=.*?=\]")
+BLOCK = re.compile(
+    r"^ *(?P<fence>```+|~~~+)(?P<code>.*?)^ *(?P=fence)[ ]*$"
+    r"|^ *\$\$(?P<equation>.*?)\$\$ *$"
+    r"|^(?P<heading>#+ [^\n]*)$"
+    r"|^ *(?P<remark>(?:!!!|\?{3}\+?) *[\w -]+)[^\n]*$"
+    r"|(?P<table>(?:^ *\|[^\n]*(?:\n|\Z))+)",
     re.M | re.S,
 )
 
 
 def structure(text: str) -> list[tuple[str, int]]:
-    """What must be the same in both languages, in order, each with its line; calls within a section in any order."""
-    found: list[tuple[str, int]] = []
-    calls: list[tuple[str, int]] = []
-    for match in BLOCKS.finditer(text + "\n# end"):
-        kind, value, line = match.lastgroup, match[0].strip(), text.count("\n", 0, match.start()) + 1
-        if kind == "heading":
-            found += sorted(calls)
-            calls = [(call, line) for call in re.findall(r"\[=.*?=\]", value)]
-            value = re.sub(r" .*(\{.*?\}).*", r" \1", value)
-        elif kind == "table":
-            calls += [(call, line) for call in re.findall(r"\[=.*?=\]", value)]
-            rows = value.split("\n")
-            columns = len(re.findall(r"(?<!\\)\|", rows[0])) - 1
-            value = f"a table of {len(rows)} rows, {columns} columns"
-        elif kind == "equation":
-            value = re.sub(r"\\text\{.*?\}", r"\\text{}", value)
-        if kind == "call":
-            calls.append((value, line))
-        else:
-            found.append((match["admonition"] or value, line))
-    return found[:-1]
+    """What must be the same in both languages, each with its line: blocks in order, then a section's calls in any."""
+    found = [(match.start(), "", _block(match)) for match in BLOCK.finditer(text)]
+    headings = [start for start, _, value in found if value.startswith("#")]
+    found += [(match.start(), match[0], match[0]) for match in CALL.finditer(text)]
+    found.sort(key=lambda item: (bisect(headings, item[0]), item[1], item[0]))
+    return [(value, text.count("\n", 0, start) + 1) for start, _, value in found]
+
+
+def _block(match: re.Match[str]) -> str:
+    """A block as it is compared: of a heading its level and id, of a table its size, of an equation all but words."""
+    kind = match.lastgroup or ""
+    value = match[kind].rstrip()
+    if kind == "heading":
+        return re.sub(r" .*?(\{[^{}]*\})?$", r" \1", value)
+    if kind == "table":
+        rows = value.split("\n")
+        return f"a table of {len(rows)} rows and {len(re.findall(r'[^|]+', CALL.sub('call', rows[0].strip())))} columns"
+    return re.sub(r"\\text\{.*?\}", r"\\text{}", value) if kind == "equation" else value
 
 
 def parity(zh: str, en: str) -> list[str]:
     """How two pages differ in anything but prose, one readable line each; the empty list if they don't."""
     left, right = structure(zh), structure(en)
-    found = []
     matcher = SequenceMatcher(None, [value for value, _ in left], [value for value, _ in right], autojunk=False)
-    for tag, a, b, c, d in matcher.get_opcodes():
-        for one, other in zip_longest(left[a:b], right[c:d], fillvalue=("", 0)) if tag != "equal" else ():
-            found.append(_difference(one, other))
-    return found
+    return [
+        "; ".join((_side("zh", one, other), _side("en", other, one)))
+        for tag, a, b, c, d in matcher.get_opcodes()
+        if tag != "equal"
+        for one, other in zip_longest(left[a:b], right[c:d], fillvalue=("", 0))
+    ]
 
 
-def _difference(zh: tuple[str, int], en: tuple[str, int]) -> str:
-    """The first line in which two pieces differ, and where it stands."""
-    pairs = enumerate(zip_longest(zh[0].split("\n"), en[0].split("\n"), fillvalue=""))
-    at, texts = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-    sides = zip(("zh", "en"), (zh, en), texts, strict=True)
-    return "; ".join(
-        f"{lang} line {side[1] + at}: {text.strip()}" if side[0] else f"{lang} lacks it" for lang, side, text in sides
-    )
+def _side(lang: str, this: tuple[str, int], that: tuple[str, int]) -> str:
+    """One side of a difference: the first line that the other doesn't have, and where it stands."""
+    lines, others = this[0].split("\n"), that[0].split("\n")
+    at = next((n for n, line in enumerate(lines) if n >= len(others) or line != others[n]), len(lines) - 1)
+    return f"{lang} line {this[1] + at}: {lines[at].strip()}" if this[1] else f"{lang} lacks it"
