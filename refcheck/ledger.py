@@ -1,7 +1,7 @@
 """What an autograd graph keeps, seen in three independent ways.
 
 * **packed**: what autograd hands to `saved_tensors_hooks` when it saves a tensor;
-* **walked**: what the graph's nodes show as ``_saved_*`` and ``saved_tensors``; it knows node and attribute;
+* **walked**: what the graph's nodes show (`graph.explore`); it knows node and attribute;
 * **census**: which of the storages made in the forward are still alive when nothing but the graph is left.
 
 A storage counts once, whole, whoever holds it and through whatever view.
@@ -10,8 +10,11 @@ A storage counts once, whole, whoever holds it and through whatever view.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -20,20 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from refcheck import Problem
+from refcheck.graph import Graph, Holder, Token, explore, plain
 
 RNG_ATTRIBUTES = frozenset({"rng_state", "unused", "philox_seed", "philox_offset"})
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A place in the graph that holds a tensor: a node, its attribute, and the tensor as seen there."""
-
-    node: str
-    attr: str
-    tensor: torch.Tensor
-
-    def __str__(self) -> str:
-        return f"{self.node}.{self.attr}"
 
 
 @dataclass(frozen=True)
@@ -56,23 +48,20 @@ class Given:
     tensor: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Birth:
+    """How a storage was made: the operator, the first tensor seen in it, and the storages it was made from."""
+
+    op: str
+    shape: tuple[Any, ...]
+    dtype: torch.dtype
+    device: str
+    nbytes: Any
+    parents: frozenset[int]
+
+
 class Disagreement(Problem):
     """The three ways of seeing don't show the same storages; the message says which."""
-
-
-class Census(TorchDispatchMode):
-    """Remembers, weakly, every storage that an operator returns while it is on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[int, StorageWeakRef] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for t in tree_iter(out):
-            if isinstance(t, torch.Tensor):
-                remember(self.seen, t)
-        return out
 
 
 def key(t: torch.Tensor) -> int:
@@ -80,12 +69,97 @@ def key(t: torch.Tensor) -> int:
     return t.untyped_storage()._cdata
 
 
-def remember(seen: dict[int, StorageWeakRef], t: torch.Tensor) -> None:
-    seen.setdefault(key(t), StorageWeakRef(t.untyped_storage()))  # the weak reference keeps the address from reuse
+class Census(TorchDispatchMode):
+    """Remembers, weakly, every storage that an operator returns while it is on, and when an operator last wrote to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[int, StorageWeakRef] = {}
+        self.births: dict[int, Birth] = {}
+        self.written: dict[int, int] = {}
+        self.clock = count()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leaves torch.compile as it is: under any other mode it would quietly run eager code instead."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        for t in _strided(out):
+            self._note(func, t, args, kwargs)
+        for t in _strided(_written(func, args, kwargs)):
+            self.written[key(t)] = next(self.clock)
+        return out
+
+    def _note(self, func: Any, t: torch.Tensor, args: Any, kwargs: Any) -> None:
+        if (k := key(t)) in self.seen:
+            return
+        self.seen[k] = StorageWeakRef(t.untyped_storage())  # the weak reference keeps the address from reuse
+        parents = frozenset(key(a) for a in _strided((args, kwargs)) if key(a) != k)
+        nbytes = t.untyped_storage().nbytes()
+        self.births[k] = Birth(func._schema.name, tuple(t.shape), t.dtype, t.device.type, nbytes, parents)
+
+    @property
+    def alive(self) -> set[int]:
+        return {k for k, ref in self.seen.items() if not ref.expired()}
 
 
-def alive(seen: Mapping[int, StorageWeakRef]) -> set[int]:
-    return {k for k, ref in seen.items() if not ref.expired()}
+def _strided(values: Any) -> Iterable[torch.Tensor]:
+    """The tensors in `values` that have a storage."""
+    tensors = (p for t in tree_iter(values) if isinstance(t, torch.Tensor) for p in plain(t))
+    return (t for t in tensors if t.layout is torch.strided)
+
+
+def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operator writes to, as its schema says."""
+    if not func._schema.is_mutable:
+        return []
+    named = [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    places = [a.name for a in func._schema.arguments]
+    given = {**dict(zip(places, args, strict=False)), **kwargs}
+    return [given.get(a.name) for a in named]
+
+
+class Watch:
+    """A context that sees a forward: what autograd packs, what operators make, what they write to.
+
+    Where hooks of somebody else are already on, ours would switch theirs off, so they are left out; `others` says so.
+    """
+
+    def __init__(self) -> None:
+        self.census = Census()
+        self.others = False
+        self._tokens: list[weakref.ref[Token]] = []
+        self._on = ExitStack()
+
+    def __enter__(self) -> Watch:
+        self.others = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        if not self.others:
+            self._on.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda token: token.tensor))
+        self._on.enter_context(self.census)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._on.close()
+
+    def _pack(self, t: torch.Tensor) -> Token:
+        token = Token(t, next(self.census.clock))
+        self._tokens.append(weakref.ref(token))
+        return token
+
+    def packed(self) -> list[Token]:
+        """What autograd packed and some node still keeps."""
+        return [token for ref in self._tokens if (token := ref()) is not None]
+
+
+def is_number(t: torch.Tensor) -> bool:
+    """Whether a tensor is a Python number that autograd wrapped: then it doesn't take part in type promotion."""
+    if t.ndim or t.device.type != "cpu" or t.dtype not in (torch.float64, torch.int64, torch.complex128):
+        return False
+    smaller = {torch.float64: torch.float32, torch.int64: torch.int32, torch.complex128: torch.complex64}[t.dtype]
+    return torch.result_type(t, torch.empty((), dtype=smaller, device="meta")) == smaller
 
 
 def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]], device: str) -> tuple[Kept, ...]:
@@ -93,27 +167,20 @@ def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
 
     Every reference to the forward's tensors must be inside `build`.  Raises `Disagreement`.
     """
-    census = Census()
-    packed: dict[int, StorageWeakRef] = {}
-
-    def pack(t: torch.Tensor) -> torch.Tensor:
-        remember(packed, t)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), census:
+    with Watch() as watch:
         outputs, givens = build()
     outputs, givens = tuple(outputs), tuple(givens)
-    roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
+    graph = explore(o.grad_fn for o in outputs if o.grad_fn is not None)
     output_keys = {key(o) for o in outputs}
     known = [(key(g.tensor), g.name, g.cls) for g in givens]
-    leaves = {key(t) for t in leaf_tensors(roots)} | {key(g.tensor) for g in givens if g.tensor.is_leaf}
+    leaves = {key(t) for t in graph.leaves} | {key(g.tensor) for g in givens if g.tensor.is_leaf}
     del outputs, givens  # from here on the graph alone keeps things
-    found = by_storage(walk(roots))
-    _agree(set(found), packed, census, leaves)
+    found = by_storage(graph.holders)
+    _agree(found, watch, leaves)
     return tuple(
         Kept(
             nbytes=holders[0].tensor.untyped_storage().nbytes(),
-            cls=next((cls for at, _, cls in known if at == k), None) or _class(holders, k in census.seen, device),
+            cls=next((cls for at, _, cls in known if at == k), None) or _class(holders, k in watch.census.seen, device),
             holders=holders,
             names=tuple(name for at, name, _ in known if at == k),
             is_output=k in output_keys,
@@ -122,17 +189,20 @@ def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
     )
 
 
-def _agree(walked: set[int], packed: Mapping[int, StorageWeakRef], census: Census, leaves: set[int]) -> None:
+def _agree(found: Mapping[int, tuple[Holder, ...]], watch: Watch, leaves: set[int]) -> None:
     """The census can't speak of leaves, which live anyway, nor of what was made before the forward."""
-    counted = alive(census.seen) - leaves
-    if counted - walked:
+    saved = {k for k, holders in found.items() if any(h.how == "saved" for h in holders)}
+    numbers = {k for k in saved if is_number(found[k][0].tensor)}
+    packed = {key(token.tensor) for token in watch.packed()}
+    counted = watch.census.alive - leaves
+    if counted - saved:
         gc.collect()  # a reference cycle is not the graph
-        counted = alive(census.seen) - leaves
+        counted = watch.census.alive - leaves
     told = {
-        "packed by autograd but not in its graph": alive(packed) - walked,
-        "in the graph but never packed": walked - set(packed),
-        "alive although no node shows it (a ctx attribute or a closure)": counted - walked,
-        "in the graph but counted as freed": (walked & set(census.seen)) - leaves - counted,
+        "packed by autograd but not in its graph": packed - saved,
+        "in the graph but never packed": saved - packed - numbers,
+        "alive although no node shows it (a ctx attribute or a closure)": counted - saved,
+        "in the graph but counted as freed": (saved & set(watch.census.seen)) - leaves - counted,
     }
     wrong = [f"{len(keys)} storage(s) {what}" for what, keys in told.items() if keys]
     if wrong:
@@ -143,50 +213,21 @@ def _class(holders: tuple[Holder, ...], made_here: bool, device: str) -> str:
     t = holders[0].tensor
     if any(h.attr in RNG_ATTRIBUTES for h in holders):
         return "rng"
+    if is_number(t):
+        return "number"
     if not made_here:
-        return "number" if t.ndim == 0 and t.device.type == "cpu" else "buffer"
+        return "buffer"
     return "host" if t.device.type == "cpu" and device != "cpu" else "activation"
 
 
-def nodes(roots: Iterable[Any]) -> Iterator[Any]:
-    """Every node of the graph once, outputs first."""
-    stack, seen = [r for r in reversed(list(roots))], set()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        stack += [n for n, _ in reversed(node.next_functions) if n is not None]
-
-
-def leaf_tensors(roots: Iterable[Any]) -> list[torch.Tensor]:
-    return [node.variable for node in nodes(roots) if hasattr(node, "variable")]
-
-
-def walk(roots: Iterable[Any]) -> Iterator[Holder]:
-    """Every tensor that a node of the graph shows as saved."""
-    for node in nodes(roots):
-        for attr in dir(node):
-            if attr.startswith("_saved_"):
-                yield from _holders(node, attr.removeprefix("_saved_"), getattr(node, attr))
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            yield from _holders(node, "saved_tensors", node.saved_tensors)
-
-
-def _holders(node: Any, attr: str, value: Any) -> Iterator[Holder]:
-    if isinstance(value, torch.Tensor):
-        yield Holder(node.name(), attr, value)
-    elif isinstance(value, (tuple, list)):
-        for n, t in enumerate(value):
-            if isinstance(t, torch.Tensor):
-                yield Holder(node.name(), f"{attr}[{n}]", t)
-
-
 def by_storage(holders: Iterable[Holder]) -> dict[int, tuple[Holder, ...]]:
-    """The holders of each storage, in the order in which the walk met them."""
+    """The holders of each storage, in the order in which they were met."""
     found: dict[int, tuple[Holder, ...]] = {}
     for holder in holders:
         k = key(holder.tensor)
         found[k] = (*found.get(k, ()), holder)
     return found
+
+
+def graph_of(outputs: Iterable[torch.Tensor]) -> Graph:
+    return explore(o.grad_fn for o in outputs if o.grad_fn is not None)
