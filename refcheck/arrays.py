@@ -27,6 +27,8 @@ class Step(Function):
 
     @classmethod
     def eval(cls, x: Expr) -> Expr | None:
+        if x.is_number and x.is_real:
+            return Integer(bool(x > 0))
         for factor in sympy.Mul.make_args(x):  # x·[x > 0] > 0 exactly where x > 0
             if isinstance(factor, Step) and x == factor.args[0] * factor:
                 return factor

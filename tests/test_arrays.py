@@ -1,0 +1,83 @@
+"""Arrays of symbolic shape compute what torch computes, and refuse what they can't."""
+
+from itertools import product
+
+import pytest
+import sympy
+import torch
+from sympy import Rational
+
+from refcheck.arrays import Array, Step, einsum, erf, exact, exp, log, rsqrt, sqrt, tanh, variable
+
+SHAPES = {"a": (2, 3), "b": (3,), "c": (3, 2)}
+N, K = sympy.symbols("N K", integer=True, positive=True)
+
+OPERATIONS = {
+    "add": lambda a, b, c: a + b,
+    "subtract": lambda a, b, c: a - b,
+    "from a number": lambda a, b, c: 1 - a,
+    "multiply": lambda a, b, c: a * b * 2,
+    "divide": lambda a, b, c: a / (b**2 + 1),
+    "reciprocal": lambda a, b, c: 1 / (b**2 + 1),
+    "negate": lambda a, b, c: -a,
+    "power": lambda a, b, c: a**3,
+    "exp": lambda a, b, c: exp(a),
+    "log": lambda a, b, c: log(a**2 + 1),
+    "erf": lambda a, b, c: erf(a),
+    "tanh": lambda a, b, c: tanh(a),
+    "roots": lambda a, b, c: sqrt(a**2 + 1) * rsqrt(b**2 + 1),
+    "positive": lambda a, b, c: a * (a > 0),
+    "exact": lambda a, b, c: a * exact("sqrt(2/pi)"),
+    "sum": lambda a, b, c: a.sum(axis=0),
+    "sum of both": lambda a, b, c: a.sum(axis=(0, 1)),
+    "mean kept": lambda a, b, c: a - a.mean(axis=-1, keepdims=True),
+    "matrix product": lambda a, b, c: einsum("ij,jk->ik", a, c),
+    "transposed product": lambda a, b, c: einsum("ij,ki->jk", a, c),
+    "three factors": lambda a, b, c: einsum("ij,j,jk->k", a, b, c),
+    "outer": lambda a, b, c: einsum("ij,k->ijk", a, b),
+}
+
+
+@pytest.mark.parametrize("f", OPERATIONS.values(), ids=OPERATIONS)
+def test_as_torch_computes(f):
+    torch.manual_seed(0)
+    tensors = {name: torch.randn(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    arrays = {
+        name: Array(shape, lambda *i, t=tensors[name]: Rational(t[tuple(map(int, i))].item()))
+        for name, shape in SHAPES.items()
+    }
+    got, want = f(**arrays), f(**tensors)
+    assert tuple(got.shape) == tuple(want.shape)
+    for index in product(*map(range, want.shape)):
+        assert float(got.entry(*index)) == pytest.approx(want[index].item(), abs=1e-12)
+
+
+def test_a_rounded_constant_is_refused():
+    with pytest.raises(TypeError, match="exact"):
+        (variable("a", (N,)) * 0.1).entry(0)
+
+
+@pytest.mark.parametrize("b", [(K,), (N, 2)], ids=str)
+def test_shapes_that_do_not_broadcast(b):
+    with pytest.raises(ValueError, match="do not broadcast"):
+        variable("a", (N,)) + variable("b", b)
+
+
+def test_einsum_with_two_lengths_for_one_index():
+    with pytest.raises(ValueError, match="j is both"):
+        einsum("ij,jk->ik", variable("a", (N, K)), variable("b", (N, K)))
+
+
+@pytest.mark.parametrize("index", [(N,), (-1,), (0, 0)], ids=str)
+def test_an_index_outside_the_shape(index):
+    with pytest.raises(IndexError):
+        variable("a", (N,)).at(*index)
+
+
+def test_step():
+    a, b = sympy.symbols("a b", real=True)
+    assert sympy.diff(Step(a), a) == 0
+    assert Step(a) ** 2 == Step(a)
+    assert Step(a * Step(a)) == Step(a)
+    assert Step(b * Step(a)) != Step(a)
+    assert sympy.diff(a * Step(a), a) == Step(a)

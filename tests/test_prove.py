@@ -1,0 +1,101 @@
+"""Every pair is proven and agrees with torch; every small change to a backward is refused."""
+
+import pytest
+import torch
+from mpmath import mp
+from mutants import mutants
+
+from refcheck.arrays import einsum, exp
+from refcheck.layers import LAYERS, gelu
+from refcheck.prove import against_torch, prove, symbolic
+from refcheck.spec import B, D, Implementation, M, Pair, Saves, T, activation, mask, parameter
+
+MUTANTS = dict(mutant for layer in LAYERS for mutant in mutants(layer))
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.id)
+def test_all_that_is_tried_holds(layer):
+    findings = list(prove(layer))
+    tried = {(f.pair, f.opinion.partition(",")[0]) for f in findings}
+    assert {p.id for p in layer.pairs} == {pair for pair, opinion in tried if opinion == "every size"}
+    assert {p.id for p in layer.pairs} == {pair for pair, opinion in tried if opinion == "small matrices"}
+    assert {p.id for p in layer.pairs} == {pair for pair, opinion in tried if opinion == "float64"}
+    assert [str(f) for f in findings if not f.holds] == []
+
+
+@pytest.mark.parametrize("pair", MUTANTS.values(), ids=MUTANTS)
+def test_a_wrong_backward_is_refused(pair):
+    findings = list(symbolic("mutant", pair))
+    assert any(not f.holds for f in findings)
+
+
+X = dict(x=activation(B, T, D))
+
+WRONG = {
+    "a saved tensor that backward never reads": (
+        Pair("wrong", lambda x: (exp(x), dict(x=x, y=exp(x))), lambda dy, s: dict(x=dy * s["y"]), X),
+        "never read by backward: x",
+    ),
+    "a tensor that forward does not save": (
+        Pair("wrong", lambda x: (exp(x), {}), lambda dy, s: dict(x=dy * s["y"]), X),
+        "reads s['y'], which forward does not save",
+    ),
+    "a gradient left out": (
+        Pair("wrong", lambda x, a: (x + a, {}), lambda dy, s: dict(x=dy), X | dict(a=activation(B, T, D))),
+        "gradients of ['x'] instead of ['a', 'x']",
+    ),
+    "a gradient of another shape": (
+        Pair("wrong", lambda x: (x.sum(axis=-1), {}), lambda dy, s: dict(x=dy), X),
+        "its shape is",
+    ),
+    "a gradient with respect to a mask": (
+        Pair(
+            "wrong", lambda x, m: (x * m, dict(m=m)), lambda dy, s: dict(x=dy * s["m"], m=dy), X | dict(m=mask(B, T, D))
+        ),
+        "instead of ['x']",
+    ),
+    "a product over unequal lengths": (
+        Pair(
+            "wrong",
+            lambda x, W: (einsum("btd,dm->btm", x, W), dict(x=x, W=W)),
+            lambda dy, s: dict(x=einsum("btm,md->btd", dy, s["W"]), W=einsum("btd,btm->dm", s["x"], dy)),
+            X | dict(W=parameter(D, M)),
+        ),
+        "m is both M and D",
+    ),
+}
+
+
+@pytest.mark.parametrize("pair, message", WRONG.values(), ids=WRONG)
+def test_a_wrong_pair_says_what_is_wrong(pair, message):
+    assert message in " ".join(f.wrong for f in symbolic("wrong", pair))
+
+
+def test_a_wrong_gradient_names_the_entry_that_differs():
+    pair = Pair("wrong", lambda x: (exp(x), dict(x=x)), lambda dy, s: dict(x=-dy * exp(s["x"])), X)
+    (wrong,) = (f for f in symbolic("wrong", pair) if not f.holds)
+    assert wrong.about == "dx"
+    assert wrong.wrong.startswith("derivative of forward minus backward = 2*exp(x[")
+
+
+def test_torch_refuses_a_pair_of_another_function():
+    pair = Pair("wrong", lambda x: (x + x, {}), lambda dy, s: dict(x=dy + dy), X)
+    implementation = Implementation("eager", {}, lambda x: x * 3, cpu=Saves(pair, {}), cuda=Saves(pair, {}))
+    assert {f.about for f in against_torch("wrong", implementation) if not f.holds} == {"y", "dx"}
+
+
+def test_the_output_of_gelu_does_not_determine_its_gradient():
+    """Two inputs with the same g = GELU(z) and derivatives of opposite sign: no function of g alone can give both."""
+    mp.dps = 30
+
+    def g(z):
+        return z * (1 + mp.erf(z / mp.sqrt(2))) / 2
+
+    left, right = mp.findroot(lambda z: g(z) + mp.mpf("0.1"), -2), mp.findroot(lambda z: g(z) + mp.mpf("0.1"), -0.2)
+    assert abs(g(left) - g(right)) < mp.mpf(10) ** -25
+    assert mp.diff(g, left) < -0.01 and mp.diff(g, right) > 0.01
+    z = torch.tensor([float(left), float(right)], dtype=torch.float64)
+    out, saved = gelu.forward(z)
+    assert torch.allclose(out[0], out[1])
+    slopes = gelu.backward(torch.ones(2, dtype=torch.float64), saved)["z"]
+    assert slopes[0] < 0 < slopes[1]
