@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 import refcheck.spec as spec
 from refcheck import Problem
-from refcheck.ledger import Given, Kept, observe
+from refcheck.observe import Given, Kept, observe
 from refcheck.prove import call
 from refcheck.spec import Implementation, Input, Run, Saved, at_sizes
 
@@ -53,7 +53,7 @@ def available(device: str) -> None:
 
 
 def measure(implementation: Implementation, device: str, dtype: str) -> tuple[Run, ...]:
-    """Every run of an implementation in this environment and dtype.  Raises `Unavailable` and `ledger.Disagreement`."""
+    """Every run of an implementation in this environment and dtype.  Raises `Unavailable` and `observe.Disagreement`."""
     available(device)
     if device == "cuda-trace":
         return (_traced(implementation, dtype),)
