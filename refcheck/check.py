@@ -131,10 +131,10 @@ def against_record(row: Row, record: Record, device: str) -> Iterator[Drift]:
     for at in sorted(now.keys() | then.keys(), key=str):
         if now.get(at) != then.get(at):
             yield Drift(*row.key, name, at[1], "recorded", str(then.get(at)), str(now.get(at)), again)
-    if [r.guards for r in row.runs] != [r.guards for r in old.runs]:
-        yield Drift(
-            *row.key, name, "", "guards", str([r.guards for r in old.runs]), str([r.guards for r in row.runs]), again
-        )
+    for what in ("sizes", "guards"):
+        mine, theirs = ([getattr(run, what) for run in r.runs] for r in (old, row))
+        if mine != theirs:
+            yield Drift(*row.key, name, "", what, str(mine), str(theirs), again)
 
 
 def check_record(record: Record, layers: Iterable[Layer], all_layers: Iterable[Layer]) -> Iterator[Drift]:

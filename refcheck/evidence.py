@@ -105,12 +105,22 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip().splitlines()[0] if done.stdout.strip() else None
 
 
+class _Code(ast.NodeTransformer):
+    """A module without its prose: docstrings and ``dict(zh=…, en=…)``."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return ast.Constant("prose") if {k.arg for k in node.keywords} == {"zh", "en"} else self.generic_visit(node)
+
+
 @cache
 def source_hash(layer: Layer) -> str:
-    """A hash of the layer's module that layout and comments don't change."""
+    """A hash of the layer's module that layout, comments and prose don't change."""
     found = find_spec(layer.module)
     assert found is not None and found.origin is not None
-    text = ast.unparse(ast.parse(Path(found.origin).read_text(encoding="utf-8")))
+    text = ast.unparse(_Code().visit(ast.parse(Path(found.origin).read_text(encoding="utf-8"))))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

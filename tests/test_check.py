@@ -1,0 +1,182 @@
+"""Claim = fresh measurement = committed record, and every change to one of them is seen where it was made."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from sympy import symbols
+
+from refcheck import check, measure
+from refcheck.evidence import FOLDER, read_all
+from refcheck.layers import LAYERS
+from refcheck.observe import Disagreement
+from refcheck.spec import B, D, Implementation, Pair, Saves, T, activation, claim
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda-trace", marks=pytest.mark.skipif(torch.version.cuda is None, reason="no CUDA build")),
+]
+CASES = list(check.cases(LAYERS))
+RECORDS = read_all()
+RECORDED = [(record, *case) for record in RECORDS.values() for case in CASES]
+
+
+def name(value):
+    return getattr(value, "id", None) or getattr(getattr(value, "environment", None), "name", None) or str(value)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layer, implementation, dtype", CASES, ids=name)
+def test_claim_measurement_and_record_agree(layer, implementation, dtype, device):
+    row = check.measure_row(layer, implementation, device, dtype)
+    assert check.here_name(device) in RECORDS
+    assert list(map(str, check.check_fresh(row, layer, implementation, device, RECORDS))) == []
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=name)
+def test_every_record_agrees_with_the_claims(record):
+    assert list(map(str, check.check_record(record, LAYERS, LAYERS))) == []
+
+
+def wrong_claims(claimed):
+    """(what is wrong, tensor, the claim with that one thing changed)."""
+    for n, s in enumerate(claimed):
+
+        def with_(*new, n=n):
+            return (*claimed[:n], *new, *claimed[n + 1 :])
+
+        yield "dropped", s.name, with_()
+        yield "doubled", f"{s.name}2", with_(s, replace(s, name=f"{s.name}2"))
+        yield "renamed", f"{s.name}_", with_(replace(s, name=f"{s.name}_"))
+        yield "dtype", s.name, with_(replace(s, dtype="float64"))
+        yield "bytes", s.name, with_(replace(s, nbytes=2 * s.nbytes))
+        yield "class", s.name, with_(replace(s, cls="rng"))
+        yield "node", s.name, with_(replace(s, node="OtherBackward0"))
+        yield "attribute", s.name, with_(replace(s, attr="elsewhere"))
+        yield "output", s.name, with_(replace(s, shared_with=() if s.shared_with else ("output",)))
+        for axis, length in enumerate(s.shape):
+            wrong = symbols("V", integer=True, positive=True) if length in (D, T) else D
+            yield f"axis {axis}", s.name, with_(replace(s, shape=(*s.shape[:axis], wrong, *s.shape[axis + 1 :])))
+        yield "an axis more", s.name, with_(replace(s, shape=(*s.shape, D)))
+
+
+@pytest.mark.parametrize("record, layer, implementation, dtype", RECORDED, ids=name)
+def test_a_wrong_claim_is_named(record, layer, implementation, dtype, monkeypatch):
+    device = record.environment.device
+    row = record.by_key[check.key(layer, implementation, dtype)]
+    for what, tensor, wrong in wrong_claims(claim(implementation, device, dtype)):
+        monkeypatch.setattr(check, "claim", lambda *_, wrong=wrong: wrong)
+        found = list(check.against_claim(layer, implementation, device, row, "record"))
+        assert found, f"{what} {tensor} was not seen"
+        assert any(d.tensor == tensor for d in found), f"{what} {tensor}: {found[0]}"
+        assert all(f"refcheck/layers/{layer.id}.py" in d.mend and f"--device {device}" in d.mend for d in found)
+
+
+def test_a_drift_names_everything(monkeypatch):
+    layer, record = next(x for x in LAYERS if x.id == "softmax"), RECORDS["torch-2.14.1-cpu"]
+    wrong = Saves(layer.implementations[0].cpu.pair, at=dict(P="SoftmaxBackward0.result"), dtypes=dict(P="float32"))
+    implementation = replace(layer.implementations[0], cpu=wrong)
+    drift = next(
+        check.against_claim(layer, implementation, "cpu", record.by_key["softmax", "eager", "bfloat16"], "cpu")
+    )
+    for part in (
+        "softmax eager bfloat16",
+        "P dtype",
+        "claimed float32",
+        "measured bfloat16",
+        "measure --layer softmax --device cpu",
+    ):
+        assert part in str(drift)
+
+
+def test_another_version_of_a_module_makes_its_rows_stale(monkeypatch):
+    monkeypatch.setattr(check, "source_hash", lambda layer: "0" * 16)
+    found = list(check.check_record(next(iter(RECORDS.values())), LAYERS, LAYERS))
+    assert {d.what for d in found} == {"module"} and len(found) == len(CASES)
+
+
+def test_rows_missing_and_unknown():
+    record = next(iter(RECORDS.values()))
+    without = replace(record, rows=record.rows[1:])
+    assert [d.measured for d in check.check_record(without, LAYERS, LAYERS)] == ["not recorded"]
+    foreign = replace(record, rows=(*record.rows, replace(record.rows[0], layer="elsewhere")))
+    assert [d.claimed for d in check.check_record(foreign, LAYERS, LAYERS)] == ["no such row"]
+
+
+def test_a_fresh_row_that_differs_from_its_record():
+    record = RECORDS["torch-2.14.1-cpu"]
+    for row in record.rows:
+        run = row.runs[0]
+        changed = [replace(row, runs=(replace(run, sizes={**run.sizes, "B": 99}), *row.runs[1:]))]
+        changed.append(replace(row, runs=(replace(run, guards=("B = 2",)), *row.runs[1:])))
+        changed += [
+            replace(row, runs=(replace(run, saved=(*run.saved[:n], *run.saved[n + 1 :])), *row.runs[1:]))
+            for n in range(len(run.saved))
+        ]
+        for wrong in changed:
+            assert list(check.against_record(wrong, record, "cpu"))
+
+
+SHAPES = [
+    ((B, T, D), (B, T, D), True),
+    ((B, T, D), (B * T, D), True),
+    ((B, T, 1), (B, T), True),
+    ((B, T, D), (B, D, T), True),
+    ((B, T, D), (B * T * D,), True),
+    ((B, T, D), (B, T), False),
+    ((B, T), (B, T, D), False),
+    ((B, T, D), (B, D, D), False),
+    ((B, T, D), (), False),
+    ((), (), True),
+]
+
+
+@pytest.mark.parametrize("claimed, measured, same", SHAPES)
+def test_shapes_that_hold_the_same_elements(claimed, measured, same):
+    assert check.same_elements(claimed, measured) is same
+
+
+def holder(run, pair=None):
+    pair = pair or Pair("x", lambda x: (x, {}), lambda dy, s: dict(x=dy), dict(x=activation(B, T, D)))
+    return Implementation("eager", {}, run, cpu=Saves(pair, {}), cuda=Saves(pair, {}))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_only_the_census_sees_is_not_passed_over(device):
+    class Hidden(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.hidden = x.exp()
+            return ctx.hidden * 1
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * ctx.hidden
+
+    with pytest.raises(Disagreement, match="ctx attribute"):
+        measure.measure(holder(lambda x: Hidden.apply(x)), device, "float32")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_tensor_that_no_formula_names_is_reported(device):
+    (run, *_) = measure.measure(holder(lambda x: x.exp()), device, "float32")
+    assert [s.name for s in run.saved] == ["?"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_view_counts_its_whole_storage(device):
+    (run, *_) = measure.measure(holder(lambda x: x[..., :2].exp() * x[..., :2]), device, "float32")
+    x = next(s for s in run.saved if s.name == "x")
+    sizes = {symbols(n, integer=True, positive=True): v for n, v in run.sizes.items()}
+    assert x.nbytes == (4 * B * T * D).subs(sizes)
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="no CUDA build")
+def test_a_pinned_size_is_refused():
+    with pytest.raises(measure.Unavailable, match="pinned a size"):
+        measure.measure(holder(lambda x: x * 2 if x.shape[0] == 3 else x.exp()), "cuda-trace", "float32")
+
+
+def test_every_record_is_there():
+    assert {r.environment.device for r in RECORDS.values()} >= {"cpu", "cuda-trace"}
+    assert all((FOLDER / f"{name}.json").exists() for name in RECORDS)
