@@ -3,3 +3,12 @@
 
 class Problem(Exception):
     """Something the user can mend: its message says in one line what is wrong and what to do."""
+
+
+def __getattr__(name: str) -> object:
+    """``record``, ``ledger`` and ``Ledger``, imported when first asked for: `import refcheck` alone stays light."""
+    if name in ("record", "ledger", "Ledger"):
+        from refcheck import audit
+
+        return getattr(audit, name)
+    raise AttributeError(f"module 'refcheck' has no attribute {name!r}")

@@ -148,7 +148,9 @@ class _Search:
             yield path, raw.data, how, None
         else:
             if not str(getattr(hook, "__module__", "")).startswith("torch."):
-                self.hooks.add(f"{hook.__module__}.{hook.__qualname__}" if hasattr(hook, "__qualname__") else repr(hook))
+                self.hooks.add(
+                    f"{hook.__module__}.{hook.__qualname__}" if hasattr(hook, "__qualname__") else repr(hook)
+                )
             yield from self._reach(f"{path} packed", raw.data, "hooks")
             yield from self._reach(f"{path} unpack", hook, "hooks")
 
@@ -166,7 +168,19 @@ class _Search:
                 stack += [(path + step, inner) for step, inner in reversed(list(_inside(thing)))]
 
 
-_OPAQUE = (type, types.ModuleType, torch.nn.Module, str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
+_OPAQUE = (
+    type,
+    types.ModuleType,
+    torch.nn.Module,
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+)
 
 
 def _inside(thing: Any) -> Iterator[tuple[str, Any]]:

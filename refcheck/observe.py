@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from refcheck import Problem
-from refcheck.graph import Graph, Holder, Token, explore, plain
+from refcheck.graph import Holder, Token, explore, plain
 
 RNG_ATTRIBUTES = frozenset({"rng_state", "unused", "philox_seed", "philox_offset"})
 
@@ -50,7 +50,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Birth:
-    """How a storage was made: the operator, the first tensor seen in it, and the storages it was made from."""
+    """How a storage was made: the operator, the first tensor seen in it, what it was made from, and in which module."""
 
     op: str
     shape: tuple[Any, ...]
@@ -58,6 +58,7 @@ class Birth:
     device: str
     nbytes: Any
     parents: frozenset[int]
+    module: str = ""
 
 
 class Disagreement(Problem):
@@ -72,8 +73,9 @@ def key(t: torch.Tensor) -> int:
 class Census(TorchDispatchMode):
     """Remembers, weakly, every storage that an operator returns while it is on, and when an operator last wrote to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: Callable[[], str]) -> None:
         super().__init__()
+        self.where = where
         self.seen: dict[int, StorageWeakRef] = {}
         self.births: dict[int, Birth] = {}
         self.written: dict[int, int] = {}
@@ -99,7 +101,7 @@ class Census(TorchDispatchMode):
         self.seen[k] = StorageWeakRef(t.untyped_storage())  # the weak reference keeps the address from reuse
         parents = frozenset(key(a) for a in _strided((args, kwargs)) if key(a) != k)
         nbytes = t.untyped_storage().nbytes()
-        self.births[k] = Birth(func._schema.name, tuple(t.shape), t.dtype, t.device.type, nbytes, parents)
+        self.births[k] = Birth(func._schema.name, tuple(t.shape), t.dtype, t.device.type, nbytes, parents, self.where())
 
     @property
     def alive(self) -> set[int]:
@@ -125,11 +127,11 @@ def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
 class Watch:
     """A context that sees a forward: what autograd packs, what operators make, what they write to.
 
-    Where hooks of somebody else are already on, ours would switch theirs off, so they are left out; `others` says so.
+    `where` names the module that is running.  Where hooks of somebody else are already on, ours would switch theirs off, so they are left out; `others` says so.
     """
 
-    def __init__(self) -> None:
-        self.census = Census()
+    def __init__(self, where: Callable[[], str] = str) -> None:
+        self.census = Census(where)
         self.others = False
         self._tokens: list[weakref.ref[Token]] = []
         self._on = ExitStack()
@@ -145,7 +147,7 @@ class Watch:
         self._on.close()
 
     def _pack(self, t: torch.Tensor) -> Token:
-        token = Token(t, next(self.census.clock))
+        token = Token(t.detach(), next(self.census.clock))  # an output with its grad_fn would hold its own node
         self._tokens.append(weakref.ref(token))
         return token
 
@@ -227,7 +229,3 @@ def by_storage(holders: Iterable[Holder]) -> dict[int, tuple[Holder, ...]]:
         k = key(holder.tensor)
         found[k] = (*found.get(k, ()), holder)
     return found
-
-
-def graph_of(outputs: Iterable[torch.Tensor]) -> Graph:
-    return explore(o.grad_fn for o in outputs if o.grad_fn is not None)
