@@ -89,7 +89,9 @@ def replacements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         case ast.Call(ast.Name("einsum"), [ast.Constant(spec), *operands]):
             inputs, output = spec.split("->")
             letters = inputs.split(",")
-            for wrong in sorted({f"{','.join(letters)}->{output[::-1]}", f"{','.join(letters[::-1])}->{output}"} - {spec}):
+            for wrong in sorted(
+                {f"{','.join(letters)}->{output[::-1]}", f"{','.join(letters[::-1])}->{output}"} - {spec}
+            ):
                 yield wrong, ast.Call(ast.Name("einsum", ast.Load()), [ast.Constant(wrong), *operands], [])
         case ast.Call(ast.Attribute(value, "mean"), args, keywords):
             yield "a sum", ast.Call(ast.Attribute(value, "sum", ast.Load()), args, keywords)
