@@ -9,10 +9,7 @@ import functools
 import html
 import inspect
 import re
-from bisect import bisect
 from collections.abc import Callable
-from difflib import SequenceMatcher
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -23,11 +20,13 @@ import mkdocs_jupyter.config
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from py_mini_racer import JSEvalException, MiniRacer
 
 from refcheck import tables
 from refcheck.layers import LAYERS
+from refcheck.parity import parity
 from refcheck.spec import Layer
 
 ROOT = Path(__file__).parent.parent
@@ -67,10 +66,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds docs/assets, which the editions share, and the records; KaTeX runs here only and is not published."""
-    for path in sorted([*DOCS.glob("assets/**/*.*"), *DOCS.glob("evidence/*.json")]):
-        if not path.match("katex/*.js"):
+    """Adds the records and docs/assets, which the editions share: of KaTeX its fonts, and its style with the site's."""
+    for pattern in ("evidence/*.json", "assets/*.*", "assets/fonts/*", "assets/katex/fonts/*"):
+        for path in sorted(DOCS.glob(pattern)):
             files.append(File.generated(config, path.relative_to(DOCS).as_posix(), abs_src_path=str(path)))
+    style = "".join((DOCS / "assets" / name).read_text() for name in ("katex/katex.min.css", "site.css"))
+    files.remove(files.src_uris["assets/site.css"])
+    files.append(File.generated(config, "assets/site.css", content=style))
     return files
 
 
@@ -106,6 +108,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     if str(ROOT) in html:
         complain(page, "it shows a path of this machine")
     return boxed(typeset(html, page))
+
+
+def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation) -> None:
+    """Puts the drawn formulas in, now that search has read the page with each formula as a line of text."""
+    drawn = iter(page.meta.get("formulas", ()))
+    page.content = re.sub(r"<formula>.*?</formula>", lambda _: next(drawn), page.content or "", flags=re.S)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -178,7 +186,7 @@ def one_session(markdown: str, uri: str) -> str:
 
 # --- typesetting -----------------------------------------------------------------------------------------------------
 
-MATHS = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+MATHS = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>([,.;:!?)’”，。；：！？、）」]*)', re.S)
 
 
 @functools.cache
@@ -191,77 +199,28 @@ def katex() -> Callable[[str, bool], str]:
 
 
 def typeset(text: str, page: Page) -> str:
-    """Replaces every formula that arithmatex has marked."""
+    """Typesets every formula that arithmatex has marked, and leaves its text in its place for on_page_context."""
+    drawn: list[str] = []
 
     def replace(match: re.Match[str]) -> str:
         tex = html.unescape(match[2]).strip()
         try:
-            return katex()(tex, match[1] == "div")
+            formula = katex()(tex, match[1] == "div") + match[3]
         except JSEvalException as error:
-            complain(page, f"{str(error).strip().splitlines()[-1]} in {tex!r}")
+            reason = re.search(r"KaTeX parse error: (.*)", str(error))
+            complain(page, f"{reason[1] if reason else error} in {tex!r}")
             return match[0]
+        readable = re.sub(r"(?s)<annotation.*?</annotation>|<[^>]*>", "", formula.partition("</math>")[0])
+        short = match[3] and len(readable) < 16  # stays on one line with the comma after it
+        drawn.append(f'<span class="joined">{formula}</span>' if short else formula)
+        return f"<formula>{readable}{match[3]}</formula>"
 
-    return MATHS.sub(replace, text)
+    text = MATHS.sub(replace, text)
+    page.meta["formulas"] = drawn
+    return text
 
 
 def boxed(text: str) -> str:
     """Every table stands in a box that scrolls sideways and can be reached by keyboard."""
-    return re.sub(
-        r"<table>(.*?)</table>",
-        r'<div class="scroll" tabindex="0"><table class="ruled">\1</table></div>',
-        text,
-        flags=re.S,
-    )
-
-
-# --- two languages, one structure ------------------------------------------------------------------------------------
-
-CALL = re.compile(r"\[=.*?=\]")
-BLOCK = re.compile(
-    r"^ *(?P<fence>```+|~~~+)(?P<code>.*?)^ *(?P=fence)[ ]*$"
-    r"|^ *\$\$(?P<equation>.*?)\$\$ *$"
-    r"|^(?P<heading>#+ [^\n]*)$"
-    r"|^ *(?P<remark>(?:!!!|\?{3}\+?) *[\w -]+)[^\n]*$"
-    r"|(?P<table>(?:^ *\|[^\n]*(?:\n|\Z))+)",
-    re.M | re.S,
-)
-
-
-def structure(text: str) -> list[tuple[str, int]]:
-    """What must be the same in both languages, each with its line: blocks in order, then a section's calls in any."""
-    found = [(match.start(), "", _block(match)) for match in BLOCK.finditer(text)]
-    headings = [start for start, _, value in found if value.startswith("#")]
-    found += [(match.start(), match[0], match[0]) for match in CALL.finditer(text)]
-    found.sort(key=lambda item: (bisect(headings, item[0]), item[1], item[0]))
-    return [(value, text.count("\n", 0, start) + 1) for start, _, value in found]
-
-
-def _block(match: re.Match[str]) -> str:
-    """A block as it is compared: of a heading its level and id, of a table its size, of an equation all but words."""
-    kind = match.lastgroup or ""
-    value = match[kind].rstrip()
-    if kind == "heading":
-        return re.sub(r" .*?(\{[^{}]*\})?$", r" \1", value)
-    if kind == "table":
-        rows = value.split("\n")
-        return f"a table of {len(rows)} rows and {len(re.findall(r'[^|]+', CALL.sub('call', rows[0].strip())))} columns"
-    return re.sub(r"\\text\{.*?\}", r"\\text{}", value) if kind == "equation" else value
-
-
-def parity(zh: str, en: str) -> list[str]:
-    """How two pages differ in anything but prose, one readable line each; the empty list if they don't."""
-    left, right = structure(zh), structure(en)
-    matcher = SequenceMatcher(None, [value for value, _ in left], [value for value, _ in right], autojunk=False)
-    return [
-        "; ".join((_side("zh", one, other), _side("en", other, one)))
-        for tag, a, b, c, d in matcher.get_opcodes()
-        if tag != "equal"
-        for one, other in zip_longest(left[a:b], right[c:d], fillvalue=("", 0))
-    ]
-
-
-def _side(lang: str, this: tuple[str, int], that: tuple[str, int]) -> str:
-    """One side of a difference: the first line that the other doesn't have, and where it stands."""
-    lines, others = this[0].split("\n"), that[0].split("\n")
-    at = next((n for n, line in enumerate(lines) if n >= len(others) or line != others[n]), len(lines) - 1)
-    return f"{lang} line {this[1] + at}: {lines[at].strip()}" if this[1] else f"{lang} lacks it"
+    text = text.replace("<table>", '<div class="scroll" tabindex="0"><table class="ruled">')
+    return text.replace("</table>", "</table></div>").replace("<th></th>", "<td></td>")

@@ -35,3 +35,13 @@ document.addEventListener("click", ({ target }) => {
   const link = target.closest?.("a[data-same-section]");
   if (link) link.hash = location.hash;
 });
+
+// Material puts a <nav> on every code block; for a screen reader that is a landmark too many.
+addEventListener("load", () => {
+  for (const nav of document.querySelectorAll("nav.md-code__nav")) {
+    const box = document.createElement("div");
+    box.className = nav.className;
+    box.append(...nav.childNodes);
+    nav.replaceWith(box);
+  }
+});
