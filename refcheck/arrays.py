@@ -13,7 +13,7 @@ from operator import methodcaller
 from typing import Any
 
 import sympy
-from sympy import Expr, Function, IndexedBase, Integer, Rational, S, Symbol, sympify
+from sympy import Expr, Function, IndexedBase, Integer, KroneckerDelta, Rational, S, Symbol, sympify
 
 from refcheck.sums import Index, fits, fresh, is_size, sigma
 
@@ -89,6 +89,11 @@ class Array:
         ):
             raise IndexError(f"{index} is no index of an array of shape {self.shape}")
         return self.entry(*index)
+
+    def __getitem__(self, integers: Array) -> Array:
+        """The rows that `integers` names: shape ``(*integers.shape, *self.shape[1:])``, as ``W[tokens]``."""
+        n = integers.ndim
+        return Array(integers.shape + self.shape[1:], lambda *i: self.entry(integers.entry(*i[:n]), *i[n:]))
 
     def _each(self, f: Callable[[Expr], Expr]) -> Array:
         return Array(self.shape, lambda *i: f(self.entry(*i)))
@@ -216,6 +221,15 @@ def einsum(spec: str, *operands: Any) -> Any:
         return _total(term, lengths, set(lengths) - set(output))
 
     return Array(tuple(lengths[c] for c in output), entry)
+
+
+def one_hot(integers: Any, length: Any) -> Any:
+    """1 where the last axis, of this length, is at the integer; else 0."""
+    if isinstance(integers, Array):
+        return Array((*integers.shape, length), lambda *i: KroneckerDelta(integers.entry(*i[:-1]), sympify(i[-1])))
+    import torch
+
+    return (integers[..., None] == torch.arange(length, device=integers.device)).double()
 
 
 exp, log, erf, tanh, sqrt, rsqrt = (methodcaller(name) for name in ("exp", "log", "erf", "tanh", "sqrt", "rsqrt"))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 
-from sympy import Expr, expand, prod, sympify
+from sympy import Expr, expand, sympify
 
 from refcheck.evidence import Record, Row, here, source_hash
+from refcheck.fold import same_elements
 from refcheck.measure import measure
 from refcheck.spec import DTYPES, Implementation, Layer, Run, Saved, at_sizes, claim
 
@@ -100,23 +100,6 @@ def _at(n: Expr, run: Run) -> Expr:
 
 def _shape(shape: tuple[Expr, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
-
-
-def same_elements(claimed: tuple[Expr, ...], measured: tuple[Expr, ...]) -> bool:
-    """Whether a tensor of the claimed shape can be seen in the measured one: axes may be merged, swapped, or be 1 long.
-
-    An op may fold (B, T, D) into (B·T, D) before it saves its input; that is the same tensor.
-    """
-    if not measured:
-        return all(n == 1 for n in claimed)
-    first, rest = measured[0], measured[1:]
-    for count in range(len(claimed) + 1):
-        for chosen in combinations(range(len(claimed)), count):
-            if expand(prod([claimed[i] for i in chosen]) - first) == 0:
-                left = tuple(n for i, n in enumerate(claimed) if i not in chosen)
-                if same_elements(left, rest):
-                    return True
-    return False
 
 
 def against_record(row: Row, record: Record, device: str) -> Iterator[Drift]:

@@ -20,8 +20,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 import refcheck.spec as spec
 from refcheck import Problem
+from refcheck.fold import folds, same_elements
 from refcheck.observe import Given, Kept, observe
-from refcheck.prove import call
+from refcheck.prove import call, example
 from refcheck.spec import Implementation, Input, Run, Saved, at_sizes
 
 # Sizes for real tensors.  In the first two no two lengths agree and none divides the other by chance; the last is the
@@ -53,7 +54,7 @@ def available(device: str) -> None:
 
 
 def measure(implementation: Implementation, device: str, dtype: str) -> tuple[Run, ...]:
-    """Every run of an implementation in this environment and dtype.  Raises `Unavailable` and `observe.Disagreement`."""
+    """Every run of an implementation in this environment and dtype.  Raises `Unavailable`, `observe.Disagreement`."""
     available(device)
     if device == "cuda-trace":
         return (_traced(implementation, dtype),)
@@ -85,7 +86,8 @@ def _traced(implementation: Implementation, dtype: str) -> Run:
     with FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False):
         kept = observe(_build(implementation, "cuda", dtype, size, seed=0), "cuda")
         claimed = spec.claim(implementation, "cuda", dtype)
-        saved = tuple(_saved(k, plain, lambda k: _label(k, claimed)) for k in kept)
+        names = _labels(kept, claimed, plain)
+        saved = tuple(_saved(k, plain, names.get(n, "?")) for n, k in enumerate(kept))
     pinned = [f"{known.get(a, a)} = {b.xreplace(known)}" for a, b in shape_env.replacements.items()]
     if pinned:
         raise Unavailable(f"tracing pinned a size, so the result would not hold for all: {', '.join(pinned)}")
@@ -101,10 +103,24 @@ def _evaluate(n: Expr, lengths: Mapping[Symbol, Any]) -> Any:
     return reduce(mul if n.is_Mul else add, (_evaluate(a, lengths) for a in n.args))
 
 
-def _label(kept: Kept, claimed: Iterable[Saved]) -> str:
-    """The claimed name of what is found at this place; fake tensors have no values by which to know them."""
-    found = {str(h) for h in kept.holders}
-    return next((s.name for s in claimed if s.holders & found), "?")
+def _labels(kept: Iterable[Kept], claimed: Iterable[Saved], plain: Callable[[Any], Expr]) -> dict[int, str]:
+    """A claimed name for what is found at a claimed place, in a claimed shape; fake tensors have no values to go by."""
+    left, names = list(claimed), {}
+    for n, k in enumerate(kept):
+        seen = k.holders[0].tensor
+        shape = tuple(plain(length) for length in seen.shape)
+        places = {str(h) for h in k.holders}
+        ranked = sorted(left, key=lambda s: -_likeness(s, shape, str(seen.dtype)))
+        if found := next((s for s in ranked if s.holders & places), None):
+            left.remove(found)
+            names[n] = found.name
+    return names
+
+
+def _likeness(s: Saved, shape: tuple[Expr, ...], dtype: str) -> int:
+    """How well a claimed tensor fits what is seen; axes that are merged in order fit better than axes exchanged."""
+    merged = same_elements(s.shape, shape) + folds(s.shape, shape)
+    return 2 * merged + dtype.endswith(s.dtype)
 
 
 def _real(implementation: Implementation, device: str, dtype: str, sizes: Mapping[str, int]) -> Run:
@@ -113,7 +129,8 @@ def _real(implementation: Implementation, device: str, dtype: str, sizes: Mappin
 
     kept = observe(_build(implementation, device, dtype, size, seed=0), device)
     values = _values(implementation, device, dtype, size)
-    saved = tuple(_saved(k, sympify, lambda k: _recognise(k, values)) for k in kept)
+    numbers = {place: name for name, place in implementation.saves(device).numbers.items()}
+    saved = tuple(_saved(k, sympify, numbers.get(str(k.holders[0])) or _recognise(k, values)) for k in kept)
     return Run(dict(sizes), saved)
 
 
@@ -126,25 +143,27 @@ def _build(
 
     def build() -> tuple[list[Any], list[Given]]:
         torch.manual_seed(seed)
-        given = {n: _tensor(i, device, dtype, size) for n, i in inputs.items() if i.differentiable}
-        given = {n: t.requires_grad_().clone() for n, t in given.items()}
+        given = {n: _tensor(i, device, dtype, size) for n, i in inputs.items() if not i.drawn}
+        given = {n: t.requires_grad_().clone() if inputs[n].differentiable else t for n, t in given.items()}
         output = call(implementation.run, {**given, **scalars})
-        return [output], [Given(n, inputs[n].cls, t) for n, t in given.items()]
+        outputs = implementation.saves(device).pair.outputs(output)
+        return list(outputs.values()), [Given(n, inputs[n].cls, t) for n, t in given.items()]
 
     return build
 
 
 def _tensor(i: Input, device: str, dtype: str, size: Callable[[Expr], Any]) -> torch.Tensor:
-    return torch.randn([size(sympify(n)) for n in i.shape], device=device, dtype=getattr(torch, i.dtype or dtype))
+    return example(i, [size(sympify(n)) for n in i.shape], size(sympify(i.below or 1)), device, dtype)
 
 
 def _values(implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any]) -> dict[str, Any]:
     """What the pair says is saved, computed in float64 from the same inputs, under the saved names."""
     pair = implementation.saves(device).pair
-    (output,), givens = _build(implementation, device, dtype, size, seed=0)()
+    outputs, givens = _build(implementation, device, dtype, size, seed=0)()
     inputs = {g.name: g.tensor.detach() for g in givens}
-    drawn = implementation.recover(output.detach(), **inputs) if implementation.recover else {}
-    _, saved = pair.forward(**{n: t.double() for n, t in (inputs | drawn).items()}, **pair.scalars)
+    drawn = implementation.recover(*outputs, **inputs) if implementation.recover else {}
+    known = {n: t.double() if t.is_floating_point() else t for n, t in (inputs | drawn).items()}
+    _, saved = pair.forward(**known, **pair.scalars)
     return {n: saved[n] for n in pair.needed}
 
 
@@ -162,10 +181,10 @@ def _recognise(kept: Kept, values: Mapping[str, Any]) -> str:
     return "?"
 
 
-def _saved(kept: Kept, plain: Callable[[Any], Expr], name: Callable[[Kept], str]) -> Saved:
+def _saved(kept: Kept, plain: Callable[[Any], Expr], name: str) -> Saved:
     first, *others = kept.holders
     return Saved(
-        name=kept.names[0] if kept.names else name(kept),
+        name=kept.names[0] if kept.names else name,
         node=first.node,
         attr=first.attr,
         shape=tuple(plain(n) for n in first.tensor.shape),

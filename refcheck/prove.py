@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from sympy import Expr, Rational, diff, sympify
 
 from refcheck.arrays import Array, variable
-from refcheck.spec import Implementation, Layer, Pair, at_sizes
+from refcheck.spec import Implementation, Input, Layer, Pair, at_sizes
 from refcheck.sums import difference, fresh, normal
 
 # Sizes of the explicit matrices: small, pairwise different, none that hides a missing factor.
@@ -76,13 +76,14 @@ def prove(layer: Layer) -> Iterator[Finding]:
 def symbolic(layer: str, pair: Pair) -> Iterator[Finding]:
     """``∂(Σ dy·y)/∂x[k] = backward(dy)["x"][k]`` for each input x, at every size; and no saved key is unread."""
     output, saved, inputs = pair.symbolic
-    upstream = variable(f"d{pair.output}", output.shape)
+    outputs = pair.outputs(output)
+    upstream = {name: variable(f"d{name}", y.shape) for name, y in outputs.items()}
     read = Read(saved)
-    gradients, wrong, seconds = _timed(lambda: pair.backward(upstream, read))
+    gradients, wrong, seconds = _timed(lambda: pair.backward(pair.upstream(upstream), read))
     yield Finding(layer, pair.id, EVERY_SIZE, "reads all it saves", wrong or _unread(read, pair, gradients), seconds)
     if wrong:
         return
-    loss = (upstream * output).sum(axis=tuple(range(output.ndim))).entry()
+    loss = sum((upstream[name] * y).sum(axis=tuple(range(y.ndim))).entry() for name, y in outputs.items())
     for name, x in inputs.items():
         if name in gradients:
             index = tuple(fresh(n) for n in x.shape)
@@ -115,18 +116,19 @@ def explicit(layer: str, pair: Pair) -> Iterator[Finding]:
     inputs = {name: variable(name, _small(i.shape), i.below) for name, i in pair.inputs.items()}
     scalars = {name: Rational(1, 10) for name in pair.scalars}
     output, saved = pair.forward(**inputs, **scalars)
-    upstream = variable(f"d{pair.output}", output.shape)
-    gradients = pair.backward(upstream, saved)
-    loss = _every(upstream * output)
+    outputs = pair.outputs(output)
+    upstream = {name: variable(f"d{name}", y.shape) for name, y in outputs.items()}
+    gradients = pair.backward(pair.upstream(upstream), saved)
+    loss = [term for name, y in outputs.items() for term in _every(upstream[name] * y).values()]
     rng = random.Random(0)
-    free = sorted({e for term in loss.values() for e in term.free_symbols if e.is_Indexed}, key=str)
+    free = sorted({e for term in loss for e in term.free_symbols if e.is_Indexed}, key=str)
     values = {e: Rational(rng.choice((-1, 1)) * rng.randint(1, 99), rng.randint(50, 99)) for e in free}
     for name, gradient in gradients.items():
         started = time.perf_counter()
         claimed, entries = _every(gradient), _every(inputs[name])
         wrong = ""
         for index, e in entries.items():
-            slope = sum(diff(term, e) for term in loss.values() if term.has(e))
+            slope = sum(diff(term, e) for term in loss if term.has(e))
             error = abs(sympify(slope - claimed[index]).xreplace(values).evalf(DIGITS))
             if not error < 10 ** (10 - DIGITS):
                 wrong = f"entry {list(index)} differs by {float(error):.3g} at sizes {SMALL}"
@@ -158,19 +160,33 @@ def _against(run: Any, pair: Pair, recover: Any) -> Iterator[tuple[str, str]]:
 
     torch.manual_seed(0)
     inputs = {
-        name: torch.randn(_small(i.shape), dtype=torch.float64, requires_grad=True)
+        name: example(i, _small(i.shape), at_sizes(i.below or 1, SMALL))
         for name, i in pair.inputs.items()
-        if i.differentiable
+        if not i.drawn
     }
+    wanted = [x.requires_grad_() for name, x in inputs.items() if pair.inputs[name].differentiable]
     y = call(run, {name: x.clone() for name, x in inputs.items()} | dict(pair.scalars))  # clones: it may write in place
-    drawn = recover(y.detach(), **inputs) if recover else {}
-    mine, saved = pair.forward(**{k: v.detach() for k, v in inputs.items()}, **drawn, **pair.scalars)
-    yield pair.output, _unequal(mine, y)
-    upstream = torch.randn_like(y)
-    gradients = pair.backward(upstream, saved)
-    expected = torch.autograd.grad(y, list(inputs.values()), upstream, allow_unused=True)
-    for name, gradient in zip(inputs, expected, strict=True):
+    theirs = pair.outputs(y)
+    drawn = recover(*theirs.values(), **inputs) if recover else {}
+    output, saved = pair.forward(**{k: v.detach() for k, v in inputs.items()}, **drawn, **pair.scalars)
+    for name, mine in pair.outputs(output).items():
+        yield name, _unequal(mine, theirs[name])
+    upstream = {name: torch.randn_like(o) for name, o in theirs.items()}
+    gradients = pair.backward(pair.upstream(upstream), saved)
+    expected = torch.autograd.grad(list(theirs.values()), wanted, list(upstream.values()), allow_unused=True)
+    for name, gradient in zip((n for n in inputs if pair.inputs[n].differentiable), expected, strict=True):
         yield f"d{name}", "autograd gives no gradient" if gradient is None else _unequal(gradients[name], gradient)
+
+
+def example(i: Input, shape: Sequence[Any], below: Any, device: str = "cpu", dtype: str = "float64") -> Any:
+    """A random tensor for an input: normal, or 0 and 1, or whole numbers below `below`; a mask hides no whole row."""
+    import torch
+
+    if i.dtype == "bool":
+        return torch.ones(*shape, dtype=torch.bool, device=device).tril()
+    if i.dtype == "int64":
+        return torch.randint(below, tuple(shape), device=device)
+    return torch.randn(*shape, dtype=getattr(torch, i.dtype or dtype), device=device)
 
 
 def call(run: Any, given: Mapping[str, Any]) -> Any:

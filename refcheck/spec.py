@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sympy import Add, Expr, Mul, symbols, sympify
+from sympy import Add, Expr, Integer, Mul, symbols, sympify
 
 from refcheck.arrays import Array, Shape, variable
 
@@ -29,16 +29,20 @@ ON_DEVICE = frozenset({"input", "activation", "buffer", "weight copy", "rng"})
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a layer: its shape, its class, its dtype (None: the activation's) and, for integers, their bound."""
+    """An input of a layer: its shape, its class, its dtype (None: the activation's) and, for integers, their bound.
+
+    `drawn` says that the implementation makes it by itself, at random, and is not given it.
+    """
 
     shape: Shape
     cls: str = "input"
     dtype: str | None = None
     below: Expr | None = None
+    drawn: bool = False
 
     @property
     def differentiable(self) -> bool:
-        return self.dtype is None
+        return self.dtype is None and self.cls != "buffer"
 
 
 def at_sizes(expression: Expr | int, sizes: Mapping[str, int]) -> int:
@@ -56,8 +60,18 @@ def parameter(*shape: Expr) -> Input:
 
 
 def mask(*shape: Expr) -> Input:
-    """Zeros and ones that the layer draws or is given; no gradient flows into them."""
-    return Input(shape, cls="activation", dtype="bool")
+    """Zeros and ones that the layer draws; no gradient flows into them."""
+    return Input(shape, cls="activation", dtype="bool", drawn=True)
+
+
+def buffer(*shape: Expr, dtype: str | None = "bool") -> Input:
+    """A tensor that is there before the forward and that all layers share, such as a causal mask."""
+    return Input(shape, cls="buffer", dtype=dtype)
+
+
+def tokens(*shape: Expr, below: Expr) -> Input:
+    """Whole numbers from 0 to below - 1."""
+    return Input(shape, dtype="int64", below=below)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +79,8 @@ class Pair:
     """A forward and its backward.
 
     ``forward(**inputs, **scalars)`` returns ``(output, saved)``; ``backward(upstream gradient, saved)`` returns the
-    gradient of every differentiable input and can see nothing else.  `saved` is what is **needed**.
+    gradient of every differentiable input and can see nothing else.  `saved` is what is **needed**.  Where there are
+    several outputs, `output` and the upstream gradient are dicts.
     """
 
     id: str
@@ -76,12 +91,20 @@ class Pair:
     output: str = "y"
 
     @cached_property
-    def symbolic(self) -> tuple[Array, dict[str, Any], dict[str, Array]]:
+    def symbolic(self) -> tuple[Any, dict[str, Any], dict[str, Array]]:
         """(output, saved, inputs) as arrays of symbolic shape."""
         inputs = {name: variable(name, i.shape, i.below) for name, i in self.inputs.items()}
         scalars = dict(zip(self.scalars, map(_positive, self.scalars), strict=True))
         output, saved = self.forward(**inputs, **scalars)
         return output, saved, inputs
+
+    def outputs(self, output: Any) -> dict[str, Any]:
+        """The output, or outputs, under their names."""
+        return output if isinstance(output, dict) else {self.output: output}
+
+    def upstream(self, gradients: dict[str, Any]) -> Any:
+        """Gradients of the outputs, as `backward` takes them."""
+        return gradients if isinstance(self.symbolic[0], dict) else gradients[self.output]
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -153,13 +176,15 @@ class Saves:
     """What an implementation keeps on one kind of device: what its pair needs, held where `at` says.
 
     `at` maps a saved name to the autograd node and attribute that hold it, e.g. ``"SoftmaxBackward0.result"``, or to
-    several of them.  `dtypes` names those that differ from the activation's.
+    several of them.  `dtypes` names those that differ from the activation's.  `numbers` are Python numbers that
+    autograd wraps into tensors without a shape; they lie on the CPU and are not counted.
     """
 
     pair: Pair
     at: Mapping[str, str | tuple[str, ...]]
     dtypes: Mapping[str, str] = field(default_factory=dict)
     without_need: tuple[Unneeded, ...] = ()
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +221,7 @@ def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Save
     """What this implementation keeps on this kind of device: read off its pair, and what is listed without need."""
     saves = implementation.saves(device)
     output, saved, inputs = saves.pair.symbolic
+    outputs = saves.pair.outputs(output).values()
     kept = {name: saved[name] for name in saves.pair.needed}
     at: dict[str, str | tuple[str, ...]] = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
     kept |= {extra.name: inputs[extra.name] for extra in saves.without_need}
@@ -205,8 +231,8 @@ def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Save
     for name, array in kept.items():
         first, *others = _several(at[name])
         node, _, attr = first.partition(".")
-        kind = saves.dtypes.get(name, dtype)
         given = saves.pair.inputs.get(name)
+        kind = saves.dtypes.get(name) or (given and given.dtype) or dtype
         rows.append(
             Saved(
                 name=name,
@@ -216,9 +242,12 @@ def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Save
                 dtype=kind,
                 nbytes=Mul(ITEMSIZE[kind], *array.shape),
                 cls=given.cls if given else "activation",
-                shared_with=(*others, *(["output"] if array is output else [])),
+                shared_with=(*others, *(["output"] if any(array is o for o in outputs) else [])),
             )
         )
+    for name, place in saves.numbers.items():
+        node, _, attr = place.partition(".")
+        rows.append(Saved(name, node, attr, (), "float64", Integer(8), "number"))
     return tuple(rows)
 
 
@@ -232,7 +261,7 @@ class Layer:
 
     @property
     def id(self) -> str:
-        return self.module.rpartition(".")[2]
+        return self.module.rpartition(".")[2].replace("_", "-")
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
