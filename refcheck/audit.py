@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from refcheck.book import Entry, Ledger
 from refcheck.graph import Graph, Holder, explore
 from refcheck.measure import available
 from refcheck.modules import Modules
-from refcheck.observe import RNG_ATTRIBUTES, Birth, Watch, by_storage, is_number, key
+from refcheck.observe import RNG_ATTRIBUTES, Birth, Census, Watch, by_storage, is_number, key
 from refcheck.trace import Device, running
 
 RNG_STATES = RNG_ATTRIBUTES | {"fwd_cpu_state", "fwd_device_states", "fwd_gpu_states"}  # the last two: checkpointing
@@ -37,15 +37,16 @@ FRESH = ("aten::empty", "aten::new_empty")  # no input of anybody's: an operator
 def record(case: Callable[..., Any], device: Any = "cuda-trace", dtype: Any = "bfloat16", **arguments: Any) -> Ledger:
     """The ledger of ``case(device, dtype, **arguments) -> (outputs, params)``, run here.
 
-    `device` is ``"cpu"``, ``"cuda"`` or ``"cuda-trace"`` (concrete sizes, no GPU needed).  Raises `Problem` if the case
-    raises, returns no tensor that has a gradient, needs values that fake tensors don't have, or writes over what is saved.
+    `device` is ``"cpu"``, ``"cuda"`` or ``"cuda-trace"`` (concrete sizes, no GPU needed).  Raises `Problem` if the
+    case raises, returns no tensor that has a gradient, needs values that fake tensors don't have, or overwrites what
+    it saved.
     """
     where, kind = _device(device), _dtype(dtype)
     available(where)
     traced, place = where == "cuda-trace", Device(where.removesuffix("-trace"))
     notes: list[str] = []
     with _quiet_seed(), Modules() as modules:
-        with running(traced, notes), Watch(lambda: modules.current) as watch:
+        with running(traced, notes) as heed, Watch(Census(lambda: modules.current, heed)) as watch:
             outputs, params = _call(case, place, kind, arguments)
         roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
         del outputs  # from here on the graph, and `params`, keep things
@@ -71,15 +72,15 @@ def ledger(model: torch.nn.Module | None = None, device: Any = None) -> Any:
     led = Ledger(_device(device) if device else _device_of(model), "", None)
     notes: list[str] = []
     start = torch._C._autograd._get_sequence_nr()
-    with running(False, notes), Modules() as modules, Watch(lambda: modules.current) as watch:
+    with running(False, notes) as heed, Modules() as modules, Watch(Census(lambda: modules.current, heed)) as watch:
         yield led
     gc.collect()
     living = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
     roots = [t.grad_fn for t in living if t.grad_fn is not None and t.grad_fn._sequence_nr() >= start]
     if not roots:
         raise Problem(
-            "nothing that was made in the block and has a gradient is alive at its end: keep the loss in a variable, and "
-            "see that something requires grad"
+            "nothing that was made in the block and has a gradient is alive at its end: keep the loss in a variable, "
+            "and see that something requires grad"
         )
     visible = {key(t) for t in living if t.layout is torch.strided}
     del living
@@ -145,8 +146,8 @@ def _call(case: Callable[..., Any], device: Device, dtype: torch.dtype, argument
         )
     if not any(o.requires_grad for o in outputs):
         raise Problem(
-            f"no output of {name} has a gradient, so no graph is kept: is something that requires grad among its inputs, "
-            "and was it not detached or run under no_grad?"
+            f"no output of {name} has a gradient, so no graph is kept: let an input or a parameter require grad, and "
+            "don't detach the output or run under no_grad"
         )
     if not all(isinstance(p, torch.Tensor) for p in params):
         raise Problem(f"{name} returned params that are no tensors: return a list of parameters, or a module")
@@ -184,15 +185,20 @@ def _why(error: Exception) -> str:
             f"uses an operator that fake tensors can't run ({text}): register a fake kernel for it "
             "(torch.library.register_fake), or audit with --device cpu or cuda"
         )
+    if "hasPrimaryContext" in text:
+        return (
+            "runs a backward, or compiles one, which fake CUDA tensors can't without a GPU: return the loss before "
+            "backward, or audit with --device cpu or cuda"
+        )
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text:
-        return f"ran out of memory ({text}): give smaller sizes, or audit with --device cuda-trace, which allocates nothing"
+        return f"ran out of memory ({text}): give smaller sizes, or use --device cuda-trace, which allocates nothing"
     return f"raised {type(error).__name__}: {text}"
 
 
 def named_parameters(
     params: Iterable[torch.Tensor], modules: Modules, models: Iterable[torch.nn.Module] = ()
 ) -> dict[int, tuple[str, str]]:
-    """The storages of parameters and buffers: (name, class).  What is no parameter of a module is named by its place."""
+    """The storages of parameters and buffers: (name, class).  A parameter of no module is named by its place."""
     known = {key(p): (f"params[{n}]", "parameter") for n, p in enumerate(params)}
     for root in (*modules.roots, *models):
         known |= {key(b): (name, "buffer") for name, b in root.named_buffers() if key(b) not in known}
@@ -226,8 +232,8 @@ class Inventory:
     def _check_unwritten(self, h: Holder) -> None:
         if h.token is not None and self.watch.census.written.get(key(h.tensor), -1) > h.token.tick:
             raise Problem(
-                f"{h} is written over in place after it was saved, so its backward would fail: use an operator that returns "
-                "a new tensor"
+                f"{h} is overwritten in place after it was saved, so its backward would fail: use an operator that "
+                "returns a new tensor"
             )
 
     def entries(self) -> list[Entry]:
@@ -240,7 +246,7 @@ class Inventory:
         ]
         if self.watch.others:
             lines.append(
-                "saved_tensors_hooks of somebody else were on around the block, so what autograd packed could not be watched"
+                "saved_tensors_hooks of somebody else were on around the block: what autograd packed was not watched"
             )
         return lines
 
@@ -307,8 +313,8 @@ class Inventory:
 
 
 def _hider(graph: Graph) -> tuple[str, str]:
-    """The node that must hold what autograd packed and no node shows: an in-place write to a view hides its own node."""
-    inplace = any(node.name() == "CopySlices" for node in graph.nodes)
+    """The node that must hold what no node shows: one that writes to a view in place hides the operator it runs."""
+    inplace = any(node.name().endswith("CopySlices") for node in graph.nodes)
     return ("CopySlices", "inside") if inplace else ("?", "packed")
 
 

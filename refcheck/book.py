@@ -121,7 +121,8 @@ class Ledger:
         host = f", {self.host_nbytes:,} bytes on the host" if self.host_nbytes else ""
         numbers = f", {self.python_numbers} Python number(s)" if self.python_numbers else ""
         kept = sum(e.cls not in UNCOUNTED for e in self.entries)
-        return f"{self.nbytes:,} bytes kept on {self.device}{host}{numbers}, in {kept} storage(s); parameters are not counted"
+        total = f"{self.nbytes:,} bytes kept on {self.device}{host}{numbers}"
+        return f"{total}, in {kept} storage(s); parameters are not counted"
 
     def _largest(self) -> list[Entry]:
         return sorted(self.entries, key=lambda e: (e.cls in UNCOUNTED, -e.storage_bytes))

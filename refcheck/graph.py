@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Graph:
-    """All nodes that some roots lead to, all holders, and the hooks, other than torch's and ours, that packed for it."""
+    """All nodes that some roots lead to, all holders, and the hooks, other than torch's and ours, that packed."""
 
     nodes: tuple[Any, ...]
     holders: tuple[Holder, ...]
@@ -101,7 +101,7 @@ def plain(t: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 @functools.cache
-def _raw_attributes(kind: type) -> tuple[str, ...]:
+def _raw_attributes(kind: Any) -> tuple[str, ...]:
     return tuple(attr for attr in dir(kind) if attr.startswith("_raw_saved_"))
 
 
@@ -117,7 +117,7 @@ class _Search:
 
     def held_by(self, node: Any) -> Iterator[Found]:
         """What a node holds: autograd's saved tensors, and what Python hangs on its ctx."""
-        for attr in _raw_attributes(type(node)):
+        for attr in _raw_attributes(node.__class__):
             name = attr.removeprefix("_raw_saved_")
             name = "saved_tensors" if name == "tensors" and isinstance(node, BackwardCFunction) else name
             try:
@@ -155,7 +155,7 @@ class _Search:
             yield from self._reach(f"{path} unpack", hook, "hooks")
 
     def _reach(self, path: str, thing: Any, how: str) -> Iterator[Found]:
-        """Every tensor and node that a Python object holds.  A module is not entered: it is the model, which lives anyway."""
+        """Every tensor and node that a Python object holds.  A module is not entered: the model lives anyway."""
         stack = [(path, thing)]
         while stack:
             path, thing = stack.pop()
@@ -208,12 +208,11 @@ def _names(slots: Any) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else slots
 
 
-def _closure(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    code: Any = function.__code__  # type: ignore[attr-defined]
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):  # type: ignore[attr-defined]
+def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield f".{name}", cell.cell_contents
         except ValueError:  # an empty cell
             continue
-    yield "", function.__defaults__  # type: ignore[attr-defined]
-    yield "", function.__kwdefaults__  # type: ignore[attr-defined]
+    yield "", function.__defaults__
+    yield "", function.__kwdefaults__

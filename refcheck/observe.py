@@ -71,11 +71,15 @@ def key(t: torch.Tensor) -> int:
 
 
 class Census(TorchDispatchMode):
-    """Remembers, weakly, every storage that an operator returns while it is on, and when an operator last wrote to it."""
+    """Remembers, weakly, every storage that an operator returns, and when an operator last wrote to it.
 
-    def __init__(self, where: Callable[[], str]) -> None:
+    `where` names the module that is running; `heed` is called with every operator.
+    """
+
+    def __init__(self, where: Callable[[], str] = str, heed: Callable[[Any], Any] = id) -> None:
         super().__init__()
         self.where = where
+        self.heed = heed
         self.seen: dict[int, StorageWeakRef] = {}
         self.births: dict[int, Birth] = {}
         self.written: dict[int, int] = {}
@@ -89,6 +93,7 @@ class Census(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
+        self.heed(func)
         for t in _strided(out):
             self._note(func, t, args, kwargs)
         for t in _strided(_written(func, args, kwargs)):
@@ -127,11 +132,11 @@ def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
 class Watch:
     """A context that sees a forward: what autograd packs, what operators make, what they write to.
 
-    `where` names the module that is running.  Where hooks of somebody else are already on, ours would switch theirs off, so they are left out; `others` says so.
+    Where hooks of somebody else are already on, ours would switch theirs off, so they are left out; `others` says so.
     """
 
-    def __init__(self, where: Callable[[], str] = str) -> None:
-        self.census = Census(where)
+    def __init__(self, census: Census | None = None) -> None:
+        self.census = census or Census()
         self.others = False
         self._tokens: list[weakref.ref[Token]] = []
         self._on = ExitStack()

@@ -1,4 +1,4 @@
-"""Where a reader's code runs: real devices as they are, and PyTorch's CUDA dispatch path on fake tensors, without a GPU.
+"""Where a reader's code runs: real devices as they are, and PyTorch's CUDA dispatch path on fake tensors.
 
 Two things would quietly be another run without a GPU.  `torch.autocast("cuda")` switches itself off: here it is told
 that the device can do it.  `F.scaled_dot_product_attention` falls back to its math path: where the reader has chosen
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -17,17 +17,18 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 
 from refcheck import Problem
 
-MATH = 0  # what torch._fused_sdp_choice returns for the math path
+FELL_BACK = "scaled_dot_product_attention fell back to its math path: no fused kernel takes these arguments here"
+NO_CHOICE = (
+    "scaled_dot_product_attention ran its math path, as there is no GPU to choose another, which may keep less: choose "
+    "with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION), or MATH if that is meant"
+)
 
 
 class Device(str):
-    """A device as code in the wild asks for it: ``device == "cuda"``, ``torch.autocast(device)`` and ``device.type``."""
-
-    index: int | None = None
+    """A device as code in the wild asks for it: ``device == "cuda"``, `torch.autocast(device)`, ``device.type``."""
 
     @property
     def type(self) -> str:
@@ -35,59 +36,59 @@ class Device(str):
 
 
 @contextmanager
-def running(traced: bool, notes: list[str]) -> Iterator[None]:
-    """Runs a block, on fake CUDA tensors if `traced`; adds to `notes` a line for whatever quietly ran otherwise."""
+def running(traced: bool, notes: list[str]) -> Iterator[Callable[[Any], None]]:
+    """Runs a block, on fake CUDA tensors if `traced`; adds to `notes` a line for whatever quietly ran otherwise.
+
+    Gives what is to be called with every operator that runs.
+    """
     caught: list[warnings.WarningMessage] = []
     try:
         with ExitStack() as stack:
             caught = stack.enter_context(warnings.catch_warnings(record=True)) or []
             warnings.simplefilter("always")
             if traced:
-                stack.enter_context(FakeTensorMode())
-                stack.enter_context(patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False))
-                stack.enter_context(patch("torch.cuda.is_bf16_supported", lambda *a, **k: True))
-            stack.enter_context(Sdpa(traced, notes))
-            yield
+                _pretend_gpu(stack)
+            yield lambda operator: _heed(operator, traced, notes)
     finally:
         for w in caught:
-            if "disabl" in str(w.message).lower() and "autocast" in str(w.message).lower():
-                _add(notes, f"autocast switched itself off: {str(w.message).splitlines()[0]}")
+            text = str(w.message)
+            if "autocast" in text.lower() and "disabl" in text.lower():
+                _add(notes, f"autocast switched itself off: {text.splitlines()[0]}")
             else:
                 warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+
+
+def _pretend_gpu(stack: ExitStack) -> None:
+    """Fake tensors, and the few answers of torch that would differ with a GPU."""
+    mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+    memo = mode.fake_tensor_converter.meta_converter.tensor_memo
+    swap, sdpa = torch.utils.swap_tensors, F.scaled_dot_product_attention
+
+    def swap_tensors(a: torch.Tensor, b: torch.Tensor) -> None:
+        memo.clear()  # its weak references would forbid `Module.to`
+        swap(a, b)
+
+    def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+        fused, math_allowed = _allowed()
+        return _call_fused(fused[0], *args, **kwargs) if fused and not math_allowed else sdpa(*args, **kwargs)
+
+    stack.enter_context(patch("torch.utils.swap_tensors", swap_tensors))
+    stack.enter_context(patch("torch.nn.functional.scaled_dot_product_attention", attention))
+    stack.enter_context(patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False))
+    stack.enter_context(patch("torch.cuda.is_bf16_supported", lambda *a, **k: True))
+
+
+def _heed(operator: Any, traced: bool, notes: list[str]) -> None:
+    """Only the math path of attention calls `_safe_softmax`; where a fused path is allowed too, nobody asked for it."""
+    if operator._schema.name == "aten::_safe_softmax":
+        fused, math_allowed = _allowed()
+        if fused and math_allowed:
+            _add(notes, NO_CHOICE if traced else FELL_BACK)
 
 
 def _add(notes: list[str], line: str) -> None:
     if line not in notes:
         notes.append(line)
-
-
-class Sdpa(TorchFunctionMode):
-    """Sees which path `F.scaled_dot_product_attention` takes."""
-
-    def __init__(self, traced: bool, notes: list[str]) -> None:
-        super().__init__()
-        self.traced, self.notes = traced, notes
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        fused, math_allowed = _allowed()
-        if self.traced and fused and not math_allowed:
-            return _call_fused(fused[0], *args, **kwargs)
-        if fused and math_allowed and torch._fused_sdp_choice(*args, **kwargs) == MATH:
-            self._fell_back()
-        return func(*args, **kwargs)
-
-    def _fell_back(self) -> None:
-        if self.traced:
-            why = (
-                "scaled_dot_product_attention ran its math path, because there is no GPU to choose another; a GPU may keep "
-                "less: say which with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION), or MATH if that is meant"
-            )
-        else:
-            why = "scaled_dot_product_attention fell back to its math path: no fused kernel takes these arguments here"
-        _add(self.notes, why)
 
 
 def _allowed() -> tuple[list[str], bool]:
