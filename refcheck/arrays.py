@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 from sympy import Expr, Function, IndexedBase, Integer, KroneckerDelta, Rational, S, Symbol, sympify
 
-from refcheck.sums import Index, fits, fresh, is_size, sigma
+from refcheck.sums import Index, fits, fresh, sigma
 
 Shape = tuple[Expr | int, ...]
 
@@ -158,7 +158,7 @@ class Array:
         return self._each(lambda a: a ** Rational(-1, 2))
 
     def sum(self, axis: int | tuple[int, ...], keepdims: bool = False) -> Array:
-        """Σ over one axis or several; written out where the length is a number."""
+        """Σ over one axis or several; written out where the length is an int of Python's, symbolic otherwise."""
         axes = {a % self.ndim for a in (axis if isinstance(axis, tuple) else (axis,))}
         kept = [a for a in range(self.ndim) if a not in axes]
         shape = tuple(1 if a in axes else n for a, n in enumerate(self.shape) if keepdims or a not in axes)
@@ -180,8 +180,8 @@ def _total(entry: Callable[[dict[Any, Any]], Expr], lengths: Any, over: Any) -> 
     total_over: list[Index] = []
     choices: list[dict[Any, Any]] = [{}]
     for axis in sorted(over):
-        if is_size(lengths[axis]):
-            choices = [{**c, axis: Integer(i)} for c in choices for i in range(int(lengths[axis]))]
+        if isinstance(lengths[axis], int):
+            choices = [{**c, axis: Integer(i)} for c in choices for i in range(lengths[axis])]
         else:
             total_over.append(index := fresh(lengths[axis]))
             choices = [{**c, axis: index} for c in choices]
@@ -232,4 +232,18 @@ def one_hot(integers: Any, length: Any) -> Any:
     return (integers[..., None] == torch.arange(length, device=integers.device)).double()
 
 
-exp, log, erf, tanh, sqrt, rsqrt = (methodcaller(name) for name in ("exp", "log", "erf", "tanh", "sqrt", "rsqrt"))
+def differs(integers: Any, number: Any) -> Any:
+    """1 where an integer is not this number, else 0."""
+    if isinstance(integers, Array):
+        return integers._each(lambda i: S.One - KroneckerDelta(i, number))
+    return (integers != number).double()
+
+
+def rsqrt(x: Any) -> Any:
+    """1/sqrt(x), of an array or of a size."""
+    if isinstance(x, Expr):
+        return x ** Rational(-1, 2)
+    return x.rsqrt() if hasattr(x, "rsqrt") else exact(f"1/sqrt({x})")
+
+
+exp, log, erf, tanh, sqrt = (methodcaller(name) for name in ("exp", "log", "erf", "tanh", "sqrt"))

@@ -60,9 +60,8 @@ def measure_row(layer: Layer, implementation: Implementation, device: str, dtype
 
 def against_claim(layer: Layer, implementation: Implementation, device: str, row: Row, where: str) -> Iterator[Drift]:
     """Where a measured row, fresh or recorded, differs from the claim."""
-    again = (
-        f"look at refcheck/layers/{layer.id}.py, then: python -m refcheck measure --layer {layer.id} --device {device}"
-    )
+    module = layer.module.replace(".", "/") + ".py"
+    again = f"look at {module}, then: python -m refcheck measure --layer {layer.id} --device {device}"
     claimed = {s.name: s for s in claim(implementation, device, row.dtype)}
     for run in row.runs:
         sizes = f" at {', '.join(f'{n}={v}' for n, v in run.sizes.items())}" if run.sizes else ""

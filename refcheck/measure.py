@@ -129,8 +129,8 @@ def _real(implementation: Implementation, device: str, dtype: str, sizes: Mappin
 
     kept = observe(_build(implementation, device, dtype, size, seed=0), device)
     values = _values(implementation, device, dtype, size)
-    numbers = {place: name for name, place in implementation.saves(device).numbers.items()}
-    saved = tuple(_saved(k, sympify, numbers.get(str(k.holders[0])) or _recognise(k, values)) for k in kept)
+    places = {place: s.name for s in spec.claim(implementation, device, dtype) for place in s.holders}
+    saved = tuple(_saved(k, sympify, _recognise(k, values, places)) for k in kept)
     return Run(dict(sizes), saved)
 
 
@@ -167,18 +167,25 @@ def _values(implementation: Implementation, device: str, dtype: str, size: Calla
     return {n: saved[n] for n in pair.needed}
 
 
-def _recognise(kept: Kept, values: Mapping[str, Any]) -> str:
-    """The name of a kept tensor: that of the input it is, or of the saved value that it equals, entry by entry."""
+def _recognise(kept: Kept, values: Mapping[str, Any], places: Mapping[str, str]) -> str:
+    """The name of a kept tensor: that of the input it is, or of the saved value that it equals, entry by entry.
+
+    Where several values are equal, or there is none (a Python number), the claimed name of its place decides.
+    """
     if kept.names:
         return kept.names[0]
-    seen = kept.holders[0].tensor
-    got = seen.detach().double().flatten().sort().values
-    for name, value in values.items():
-        want = value.double().flatten().sort().values
-        precision = torch.finfo(seen.dtype).eps if seen.dtype.is_floating_point else 0.0
-        if got.shape == want.shape and (got - want).abs().max() <= 8 * precision * want.abs().max():
-            return name
-    return "?"
+    claimed = places.get(str(kept.holders[0]), "?")
+    if kept.cls == "number":
+        return claimed
+    equal = [name for name, value in values.items() if _equal(kept.holders[0].tensor.detach(), value)]
+    return claimed if claimed in equal else next(iter(equal), "?")
+
+
+def _equal(seen: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether two tensors hold the same entries in any order, up to the precision of the first."""
+    got, want = (t.double().flatten().sort().values for t in (seen, value))
+    precision = torch.finfo(seen.dtype).eps if seen.dtype.is_floating_point else 0.0
+    return got.shape == want.shape and bool((got - want).abs().max() <= 8 * precision * want.abs().max())
 
 
 def _saved(kept: Kept, plain: Callable[[Any], Expr], name: str) -> Saved:

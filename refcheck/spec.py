@@ -93,7 +93,7 @@ class Pair:
     @cached_property
     def symbolic(self) -> tuple[Any, dict[str, Any], dict[str, Array]]:
         """(output, saved, inputs) as arrays of symbolic shape."""
-        inputs = {name: variable(name, i.shape, i.below) for name, i in self.inputs.items()}
+        inputs = {name: variable(name, tuple(map(sympify, i.shape)), i.below) for name, i in self.inputs.items()}
         scalars = dict(zip(self.scalars, map(_positive, self.scalars), strict=True))
         output, saved = self.forward(**inputs, **scalars)
         return output, saved, inputs
@@ -241,7 +241,7 @@ def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Save
                 shape=tuple(map(sympify, array.shape)),
                 dtype=kind,
                 nbytes=Mul(ITEMSIZE[kind], *array.shape),
-                cls=given.cls if given else "activation",
+                cls=given.cls if given and kind == (given.dtype or dtype) else "activation",  # else it is a copy
                 shared_with=(*others, *(["output"] if any(array is o for o in outputs) else [])),
             )
         )

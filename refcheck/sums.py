@@ -24,7 +24,6 @@ from sympy import (
     Dummy,
     Expr,
     Indexed,
-    Integer,
     KroneckerDelta,
     Mul,
     Pow,
@@ -190,13 +189,3 @@ def _rename(factors: list[Expr], over: list[Index]) -> Expr:
 
 def _length(index: Index) -> str:
     return str(index.length)
-
-
-def evaluate(expression: Expr) -> Expr:
-    """The expression with every Σ of known length written out; for explicit sizes."""
-    return expand(expression.doit()) if expression.has(Sum) else sympify(expression)
-
-
-def is_size(length: Expr | int) -> bool:
-    """Whether a length is a number, so that a Σ over it can be written out."""
-    return isinstance(sympify(length), Integer)
