@@ -1,4 +1,4 @@
-"""The commands: prove, measure, check, verify, table."""
+"""The commands: prove, measure, check, verify, table, audit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
     install = f"{sys.executable} -m pip install '{wanted}'"
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
-from refcheck import Problem, check, evidence, measure, prove, tables
+from refcheck import Problem, audit_command, check, evidence, measure, prove, tables
 from refcheck.layers import LAYERS
 from refcheck.spec import DEVICES, DTYPES, Layer
 
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "table":
             command.add_argument("--lang", choices=("zh", "en"), default="en")
             command.add_argument("--csv", metavar="FILE", help="write the rows as CSV; - for standard output")
+    audit_command.add_parser(commands, DEVICES, DTYPES)
     return parser
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,12 +35,19 @@ RNG_STATES = RNG_ATTRIBUTES | {"fwd_cpu_state", "fwd_device_states", "fwd_gpu_st
 FRESH = ("aten::empty", "aten::new_empty")  # no input of anybody's: an operator fills it
 
 
-def record(case: Callable[..., Any], device: Any = "cuda-trace", dtype: Any = "bfloat16", **arguments: Any) -> Ledger:
+def record(
+    case: Callable[..., Any],
+    device: Any = "cuda-trace",
+    dtype: Any = "bfloat16",
+    *,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+    strict: bool = False,
+) -> Ledger:
     """The ledger of ``case(device, dtype, **arguments) -> (outputs, params)``, run here.
 
     `device` is ``"cpu"``, ``"cuda"`` or ``"cuda-trace"`` (concrete sizes, no GPU needed).  Raises `Problem` if the
     case raises, returns no tensor that has a gradient, needs values that fake tensors don't have, or overwrites what
-    it saved.
+    it saved; if `strict`, also where the ledger has notes.
     """
     where, kind = _device(device), _dtype(dtype)
     available(where)
@@ -59,11 +67,12 @@ def record(case: Callable[..., Any], device: Any = "cuda-trace", dtype: Any = "b
         gc.collect()
         freed = unseen.keys() - watch.census.alive  # the others are kept by somebody else, not by the graph
         entries += [unseen[k] for k in unseen if k in freed]
-    return Ledger(where, str(kind).removeprefix("torch."), tuple(entries), tuple(notes))
+    led = Ledger(where, str(kind).removeprefix("torch."), tuple(entries), tuple(notes))
+    return _strictly(led) if strict else led
 
 
 @contextmanager
-def ledger(model: torch.nn.Module | None = None, device: Any = None) -> Any:
+def ledger(model: torch.nn.Module | None = None, device: Any = None, strict: bool = False) -> Iterator[Ledger]:
     """Looks at what runs in the block, and fills the ledger that it gives when the block ends.
 
     What the graph of every tensor that is alive then keeps is listed: keep the loss in a variable, and call backward
@@ -75,7 +84,7 @@ def ledger(model: torch.nn.Module | None = None, device: Any = None) -> Any:
     with running(False, notes) as heed, Modules() as modules, Watch(Census(lambda: modules.current, heed)) as watch:
         yield led
     gc.collect()
-    living = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    living = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and not watch.census.stray(o)]
     roots = [t.grad_fn for t in living if t.grad_fn is not None and t.grad_fn._sequence_nr() >= start]
     if not roots:
         raise Problem(
@@ -89,6 +98,15 @@ def ledger(model: torch.nn.Module | None = None, device: Any = None) -> Any:
     inventory = Inventory(watch, modules, explore(roots), named_parameters(params, modules, models), led.device)
     unseen = {k: entry for k, entry in inventory.unseen().items() if k not in visible}
     led.fill((*inventory.entries(), *unseen.values()), (*notes, *inventory.notes()))
+    if strict:
+        _strictly(led)
+
+
+def _strictly(led: Ledger) -> Ledger:
+    """The ledger, if it has no notes.  Raises `Problem`."""
+    if led.notes:
+        raise Problem(f"not the run that was asked for: {'; '.join(led.notes)}")
+    return led
 
 
 def _device_of(model: torch.nn.Module | None) -> str:
@@ -111,7 +129,7 @@ def _dtype(dtype: Any) -> torch.dtype:
 
 
 @contextmanager
-def _quiet_seed() -> Any:
+def _quiet_seed() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
@@ -301,15 +319,24 @@ class Inventory:
             return "host"
         if k in self.known:
             return "buffer"
-        if birth is None or k in self.leaves or self._given(birth):
+        if k in self.leaves or (self._given(birth) if birth else not _compiled(holders)):
             return "input"
-        if birth.op == "aten::_to_copy" and any(self.known.get(p, ("", ""))[1] == "parameter" for p in birth.parents):
+        if (
+            birth
+            and birth.op == "aten::_to_copy"
+            and any(self.known.get(p, ("", ""))[1] == "parameter" for p in birth.parents)
+        ):
             return "weight copy"
         return "activation" if any(h.how == "saved" for h in holders) else "ctx attribute"
 
     def _given(self, birth: Birth) -> bool:
         """Whether a storage was made from nothing, outside every module: what a case feeds its forward with."""
         return not birth.parents and not birth.module and not birth.op.startswith(FRESH)
+
+
+def _compiled(holders: Iterable[Holder]) -> bool:
+    """Whether compiled code may have made a storage: the census doesn't see what is allocated inside of it."""
+    return any(h.node.startswith("CompiledFunction") for h in holders)
 
 
 def _hider(graph: Graph) -> tuple[str, str]:

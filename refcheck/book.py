@@ -10,6 +10,8 @@ from typing import Any
 
 from refcheck import Problem
 
+HEAD = ("bytes", "class", "dtype", "shape", "held by", "module")
+ROWS = 60  # of a table for people; JSON has all
 UNCOUNTED = frozenset({"parameter", "number"})  # parameters are there anyway; Python numbers are counted apart
 
 
@@ -111,11 +113,10 @@ class Ledger:
     def __repr__(self) -> str:
         if self._entries is None:
             return "<Ledger: the block has not ended yet>"
-        head = ("bytes", "class", "dtype", "shape", "held by", "module")
-        rows = [head, *map(_cells, self._largest())]
-        widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+        rows = [HEAD, *self._rows()]
+        widths = [max(len(row[n]) for row in rows) for n in range(len(HEAD))]
         lines = ["  ".join([row[0].rjust(widths[0]), *map(str.ljust, row[1:], widths[1:])]).rstrip() for row in rows]
-        return "\n".join([self.summary(), *lines, *(f"note: {n}" for n in self.notes)])
+        return "\n".join([self.summary(), *lines, *self._remarks()])
 
     def summary(self) -> str:
         host = f", {self.host_nbytes:,} bytes on the host" if self.host_nbytes else ""
@@ -124,15 +125,24 @@ class Ledger:
         total = f"{self.nbytes:,} bytes kept on {self.device}{host}{numbers}"
         return f"{total}, in {kept} storage(s); parameters are not counted"
 
-    def _largest(self) -> list[Entry]:
-        return sorted(self.entries, key=lambda e: (e.cls in UNCOUNTED, -e.storage_bytes))
+    def _rows(self) -> list[tuple[str, ...]]:
+        largest = sorted(self.entries, key=lambda e: (e.cls in UNCOUNTED, -e.storage_bytes))
+        return [_cells(e) for e in largest[:ROWS]]
+
+    def _remarks(self) -> list[str]:
+        more = len(self.entries) - ROWS
+        return [
+            *([f"… and {more} smaller ones, in to_json()"] if more > 0 else []),
+            *(f"note: {n}" for n in self.notes),
+        ]
 
     def _repr_html_(self) -> str:
-        head = ("bytes", "class", "dtype", "shape", "held by", "module")
-        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in _cells(e))}</tr>" for e in self._largest())
-        notes = "".join(f"<p>note: {html.escape(n)}</p>" for n in self.notes)
-        heads = "".join(f"<th>{h}</th>" for h in head)
-        return f"<p>{html.escape(self.summary())}</p><table><tr>{heads}</tr>{rows}</table>{notes}"
+        if self._entries is None:
+            return html.escape(repr(self))
+        heads = "".join(f"<th>{h}</th>" for h in HEAD)
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in self._rows())
+        remarks = "".join(f"<p>{html.escape(r)}</p>" for r in self._remarks())
+        return f"<p>{html.escape(self.summary())}</p><table><tr>{heads}</tr>{rows}</table>{remarks}"
 
 
 def _cells(e: Entry) -> tuple[str, ...]:

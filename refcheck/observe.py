@@ -18,8 +18,9 @@ from itertools import count
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_iter
 
 from refcheck import Problem
@@ -84,6 +85,7 @@ class Census(TorchDispatchMode):
         self.births: dict[int, Birth] = {}
         self.written: dict[int, int] = {}
         self.clock = count()
+        self.traced = _tracing()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -101,16 +103,26 @@ class Census(TorchDispatchMode):
         return out
 
     def _note(self, func: Any, t: torch.Tensor, args: Any, kwargs: Any) -> None:
-        if (k := key(t)) in self.seen:
+        parents = frozenset(key(a) for a in _strided((args, kwargs)))
+        if (k := key(t)) in self.seen or k in parents:  # a view, or written in place, of what was there before
+            return
+        if self.stray(t):
             return
         self.seen[k] = StorageWeakRef(t.untyped_storage())  # the weak reference keeps the address from reuse
-        parents = frozenset(key(a) for a in _strided((args, kwargs)) if key(a) != k)
         nbytes = t.untyped_storage().nbytes()
         self.births[k] = Birth(func._schema.name, tuple(t.shape), t.dtype, t.device.type, nbytes, parents, self.where())
+
+    def stray(self, t: torch.Tensor) -> bool:
+        """Whether a tensor is a fake one among real ones: a compiler's own, and no memory of anybody's."""
+        return not self.traced and isinstance(t, FakeTensor)
 
     @property
     def alive(self) -> set[int]:
         return {k for k, ref in self.seen.items() if not ref.expired()}
+
+
+def _tracing() -> bool:
+    return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _strided(values: Any) -> Iterable[torch.Tensor]:
@@ -153,7 +165,8 @@ class Watch:
 
     def _pack(self, t: torch.Tensor) -> Token:
         token = Token(t.detach(), next(self.census.clock))  # an output with its grad_fn would hold its own node
-        self._tokens.append(weakref.ref(token))
+        if not self.census.stray(t):
+            self._tokens.append(weakref.ref(token))
         return token
 
     def packed(self) -> list[Token]:

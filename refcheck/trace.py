@@ -44,7 +44,8 @@ def running(traced: bool, notes: list[str]) -> Iterator[Callable[[Any], None]]:
     caught: list[warnings.WarningMessage] = []
     try:
         with ExitStack() as stack:
-            caught = stack.enter_context(warnings.catch_warnings(record=True)) or []
+            heard = stack.enter_context(warnings.catch_warnings(record=True))
+            caught = heard if heard is not None else caught
             warnings.simplefilter("always")
             if traced:
                 _pretend_gpu(stack)
