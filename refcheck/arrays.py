@@ -41,6 +41,18 @@ class Step(Function):
         return self if exponent.is_positive else None
 
 
+class Sigmoid(Function):
+    """σ(x) = 1/(1 + e⁻ˣ), with σ' = σ(1 - σ), which `refcheck.layers.relu` proves from the definition."""
+
+    nargs = 1
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return self * (1 - self)
+
+    def _eval_evalf(self, precision: int) -> Expr:
+        return (1 / (1 + sympy.exp(-self.args[0])))._eval_evalf(precision)
+
+
 class Exact(float):
     """A float that remembers which number it is meant to be."""
 
@@ -151,6 +163,9 @@ class Array:
     def tanh(self) -> Array:
         return self._each(sympy.tanh)
 
+    def sigmoid(self) -> Array:
+        return self._each(Sigmoid)
+
     def sqrt(self) -> Array:
         return self._each(sympy.sqrt)
 
@@ -246,4 +261,4 @@ def rsqrt(x: Any) -> Any:
     return x.rsqrt() if hasattr(x, "rsqrt") else exact(f"1/sqrt({x})")
 
 
-exp, log, erf, tanh, sqrt = (methodcaller(name) for name in ("exp", "log", "erf", "tanh", "sqrt"))
+exp, log, erf, tanh, sigmoid, sqrt = map(methodcaller, ("exp", "log", "erf", "tanh", "sigmoid", "sqrt"))

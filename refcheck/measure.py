@@ -22,8 +22,8 @@ import refcheck.spec as spec
 from refcheck import Problem
 from refcheck.fold import folds, same_elements
 from refcheck.observe import Given, Kept, observe
-from refcheck.prove import call, example
-from refcheck.spec import Implementation, Input, Run, Saved, at_sizes
+from refcheck.prove import example
+from refcheck.spec import Implementation, Input, Run, Saved, at_sizes, call
 
 # Sizes for real tensors.  In the first two no two lengths agree and none divides the other by chance; the last is the
 # smallest there is.

@@ -113,8 +113,12 @@ class Pair:
 
     @property
     def source(self) -> str:
-        """The text of the two functions, as the pages show it."""
-        return inspect.getsource(self.forward) + "\n\n" + inspect.getsource(self.backward)
+        """The text of the two functions, and of those of their module that they call, as the pages show it."""
+        shown = [inspect.unwrap(self.forward), inspect.unwrap(self.backward)]
+        for f in shown:  # grows as it goes
+            called = [f.__globals__.get(name) for name in f.__code__.co_names]
+            shown += [c for c in called if inspect.isfunction(c) and c.__module__ == f.__module__ and c not in shown]
+        return "\n\n".join(map(inspect.getsource, shown))
 
 
 def _positive(name: str) -> Expr:
@@ -160,6 +164,13 @@ class Run:
     sizes: Mapping[str, int]
     saved: tuple[Saved, ...]
     guards: tuple[str, ...] = ()
+
+
+def call(run: Callable[..., Any], given: Mapping[str, Any], *first: Any) -> Any:
+    """Calls `run` with `first`, and with those of `given` that its signature names (all of them if it takes any)."""
+    names = inspect.signature(run).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in names.values())
+    return run(*first, **{k: v for k, v in given.items() if takes_any or k in names})
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,16 @@ def _close(factors: list[Expr], indices: tuple[Index, ...]) -> Expr:
     factors = [f for factor in factors for f in Mul.make_args(factor)]
     factors, bound = _collapse(factors, list(indices))
     out = [i.length for i in bound if not any(f.has(i) for f in factors)]  # Σ_i 1 = n
-    out += [f for f in factors if not any(f.has(i) for i in bound)]
+    out.append(_product(f for f in factors if not any(f.has(i) for i in bound)))
     out += [_rename(part, over) for part, over in _components(factors, bound)]
     return Mul(*out)
+
+
+def _product(factors: Iterable[Expr]) -> Expr:
+    """The product, its exponentials in one."""
+    factors = list(factors)
+    exponent = Add(*(f.exp for f in factors if isinstance(f, exp)))
+    return Mul(exp(exponent), *(f for f in factors if not isinstance(f, exp)))
 
 
 def _collapse(factors: list[Expr], bound: list[Index]) -> tuple[list[Expr], list[Index]]:
@@ -176,7 +183,7 @@ def _rename(factors: list[Expr], over: list[Index]) -> Expr:
     """A Σ under standard names: of all ways to name its indices, the one that reads first."""
     inner = [int(i.name[1:].split("_")[0]) for f in factors for i in f.atoms(Index) if i.name.startswith("_")]
     depth = max(inner, default=-1) + 1  # above every Σ inside, so that no name is captured
-    body = Mul(*factors)
+    body = _product(factors)
     by_length = [list(same) for _, same in groupby(sorted(over, key=_length), key=_length)]
     candidates = []
     for order in product(*(permutations(same) for same in by_length)):

@@ -19,13 +19,16 @@ from refcheck.layers import LAYERS
 from refcheck.spec import (
     DEVICES,
     DTYPES,
+    D,
     Implementation,
     Layer,
     Pair,
     Saved,
     at_sizes,
     claim,
+    d,
     device_bytes,
+    h,
     host_bytes,
 )
 
@@ -63,6 +66,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "input": "输入",
         "activation": "激活",
         "parameter": "参数",
+        "buffer": "共享缓冲区",
+        "number": "Python 数",
         "output": "也是输出",
         "as": "同",
         "parameters apart": "参数",
@@ -93,6 +98,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "input": "input",
         "activation": "activation",
         "parameter": "parameter",
+        "buffer": "shared buffer",
+        "number": "Python number",
         "output": "also the output",
         "as": "as",
         "parameters apart": "parameter",
@@ -159,9 +166,9 @@ ORDER = ["B", "h", "T", "d", "D", "M", "V"]
 
 
 def _tex(form: Expr | int) -> str:
-    """A closed form in TeX, sizes in the order of the text: 2BTD + 8BT."""
+    """A closed form in TeX, sizes in the order of the text: 2BTD + 8BT.  h·d is written D."""
     terms = []
-    for term in expand(sympify(form)).as_ordered_terms():
+    for term in expand(sympify(form)).subs(h * d, D).as_ordered_terms():
         number, rest = term.as_coeff_Mul()
         powers = rest.as_powers_dict() if rest != 1 else {}
         symbols = sorted(powers, key=lambda s: ORDER.index(s.name) if s.name in ORDER else len(ORDER))
@@ -272,27 +279,55 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
     return _table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
 
 
-def form(layer: Layer, lang: str, implementation: str, device: str, dtype: str, tensor: str | None = None) -> str:
-    """A closed form in bytes, inline: of everything an implementation keeps, or of one tensor."""
-    return f"${_tex(_bytes(layer, implementation, device, dtype, tensor))}$"
+def form(
+    layer: Layer,
+    lang: str,
+    implementation: str,
+    device: str,
+    dtype: str,
+    tensor: str | None = None,
+    of: str | None = None,
+) -> str:
+    """A closed form in bytes, inline: of everything an implementation keeps, or of one tensor; `of` another layer."""
+    return f"${_tex(_bytes(_layer(layer, of), implementation, device, dtype, tensor))}$"
 
 
 def size(
-    layer: Layer, lang: str, implementation: str, device: str, dtype: str, model: str, tensor: str | None = None
+    layer: Layer,
+    lang: str,
+    implementation: str,
+    device: str,
+    dtype: str,
+    model: str,
+    tensor: str | None = None,
+    of: str | None = None,
 ) -> str:
     """The same at a model's sizes, with a binary unit."""
-    return _human(at_sizes(_bytes(layer, implementation, device, dtype, tensor), MODELS[model]))
+    return _human(at_sizes(_bytes(_layer(layer, of), implementation, device, dtype, tensor), MODELS[model]))
+
+
+def dtype(
+    layer: Layer, lang: str, implementation: str, device: str, activation: str, tensor: str, of: str | None = None
+) -> str:
+    """The dtype in which a tensor is kept where activations have dtype `activation`, inline."""
+    kept = claim(_implementation(_layer(layer, of), implementation), device, activation)
+    return next(SHORT.get(s.dtype, s.dtype) for s in kept if s.name == tensor)
+
+
+def shape(layer: Layer, lang: str, tensor: str, pair: str | None = None, of: str | None = None) -> str:
+    """The shape of a tensor that the pair takes, saves or returns, inline."""
+    chosen = _pair(_layer(layer, of), pair)
+    output, kept, inputs = chosen.symbolic
+    return _shape({**chosen.outputs(output), **inputs, **kept}[tensor].shape)
+
+
+def _layer(layer: Layer, of: str | None) -> Layer:
+    return layer if of is None else next(other for other in LAYERS if other.id == of)
 
 
 def _bytes(layer: Layer, implementation: str, device: str, dtype: str, tensor: str | None) -> Expr:
     kept = claim(_implementation(layer, implementation), device, dtype)
     return device_bytes(kept) if tensor is None else next(s.nbytes for s in kept if s.name == tensor)
-
-
-def shape(layer: Layer, lang: str, tensor: str, pair: str | None = None) -> str:
-    """The shape of a tensor that the pair takes or saves, inline."""
-    _, kept, inputs = _pair(layer, pair).symbolic
-    return _shape({**inputs, **kept}[tensor].shape)
 
 
 def nbytes(layer: Layer, lang: str) -> str:

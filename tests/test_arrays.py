@@ -7,7 +7,7 @@ import sympy
 import torch
 from sympy import Rational
 
-from refcheck.arrays import Array, Step, einsum, erf, exact, exp, log, rsqrt, sqrt, tanh, variable
+from refcheck.arrays import Array, Sigmoid, Step, einsum, erf, exact, exp, log, rsqrt, sigmoid, sqrt, tanh, variable
 
 SHAPES = {"a": (2, 3), "b": (3,), "c": (3, 2)}
 N, K = sympy.symbols("N K", integer=True, positive=True)
@@ -25,6 +25,7 @@ OPERATIONS = {
     "log": lambda a, b, c: log(a**2 + 1),
     "erf": lambda a, b, c: erf(a),
     "tanh": lambda a, b, c: tanh(a),
+    "sigmoid": lambda a, b, c: sigmoid(a),
     "roots": lambda a, b, c: sqrt(a**2 + 1) * rsqrt(b**2 + 1),
     "positive": lambda a, b, c: a * (a > 0),
     "exact": lambda a, b, c: a * exact("sqrt(2/pi)"),
@@ -81,3 +82,11 @@ def test_step():
     assert Step(a * Step(a)) == Step(a)
     assert Step(b * Step(a)) != Step(a)
     assert sympy.diff(a * Step(a), a) == Step(a)
+
+
+def test_sigmoid_is_its_definition():
+    x = sympy.Symbol("x", real=True)
+    slope = Sigmoid(x).diff(x)
+    definition = 1 / (1 + sympy.exp(-x))
+    assert sympy.simplify(slope.replace(Sigmoid, lambda a: 1 / (1 + sympy.exp(-a))) - definition.diff(x)) == 0
+    assert Sigmoid(Rational(1, 3)).evalf(30) == definition.subs(x, Rational(1, 3)).evalf(30)

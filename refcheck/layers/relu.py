@@ -38,7 +38,9 @@ TANH = Pair("tanh", forward_tanh, backward_tanh, INPUTS, output="g")
 
 
 def relu(z):
-    return z.relu()
+    import torch.nn.functional as F
+
+    return F.relu(z)
 
 
 def sigmoid(z):

@@ -1,0 +1,59 @@
+"""RMSNorm over the last axis, with weight: y = x · rstd · w."""
+
+from refcheck.arrays import rsqrt
+from refcheck.spec import B, D, Implementation, Layer, Pair, Saves, T, activation, parameter
+
+
+def forward(x, w, eps):
+    rstd = rsqrt((x**2).mean(axis=-1, keepdims=True) + eps)  # (B, T, 1)
+    return x * rstd * w, dict(x=x, rstd=rstd, w=w)
+
+
+def backward(dy, s):
+    x, rstd = s["x"], s["rstd"]
+    dx_hat = dy * s["w"]
+    along_x = x * rstd**2 * (dx_hat * x).mean(axis=-1, keepdims=True)  # what moving the mean square takes back
+    return dict(x=rstd * (dx_hat - along_x), w=(dy * x * rstd).sum(axis=(0, 1)))
+
+
+def forward_composed(x, w, eps):
+    rstd = rsqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    x_hat = x * rstd
+    return x_hat * w, dict(x=x, rstd=rstd, x_hat=x_hat, w=w)
+
+
+def backward_composed(dy, s):
+    return dict(x=backward(dy, s)["x"], w=(dy * s["x_hat"]).sum(axis=(0, 1)))
+
+
+INPUTS = dict(x=activation(B, T, D), w=parameter(D))
+WITH_RSTD = Pair("with-rstd", forward, backward, INPUTS, dict(eps=1e-6))
+COMPOSED = Pair("composed", forward_composed, backward_composed, INPUTS, dict(eps=1e-6))
+
+
+def eager(x, w, eps):
+    import torch.nn.functional as F
+
+    return F.rms_norm(x, x.shape[-1:], w, eps)
+
+
+CUDA = Saves(
+    WITH_RSTD,
+    at=dict(x="FusedRmsNormBackward0.input", rstd="FusedRmsNormBackward0.result1", w="FusedRmsNormBackward0.weight"),
+    dtypes=dict(rstd="float32"),
+)
+CPU = Saves(
+    COMPOSED,
+    at=dict(
+        x=("MulBackward0.self", "PowBackward0.self"),
+        rstd=("MulBackward0.other", "RsqrtBackward0.result"),
+        x_hat="MulBackward0.self",
+        w="MulBackward0.other",
+    ),
+    dtypes=dict(x="float32", rstd="float32", x_hat="float32"),
+)
+LAYER = Layer(
+    __name__,
+    title=dict(zh="RMSNorm", en="RMSNorm"),
+    implementations=(Implementation("eager", dict(zh="F.rms_norm", en="F.rms_norm"), eager, cpu=CPU, cuda=CUDA),),
+)
