@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from refcheck.spec import Layer
+from refcheck.spec import Layer, at_sizes, claim, device_bytes
 
 LAYERS: tuple[Layer, ...] = tuple(
     import_module(f"refcheck.layers.{name}").LAYER
@@ -31,3 +31,9 @@ LAYERS: tuple[Layer, ...] = tuple(
         "cross_entropy",
     )
 )
+
+
+def claimed(layer: str, implementation: str, device: str, dtype: str, **sizes: int) -> int:
+    """The bytes that an implementation is claimed to keep at these sizes.  Raises KeyError for what is not known."""
+    implementations = {i.id: i for i in {known.id: known for known in LAYERS}[layer].implementations}
+    return at_sizes(device_bytes(claim(implementations[implementation], device, dtype)), sizes)
