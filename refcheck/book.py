@@ -148,7 +148,7 @@ class Ledger:
 def _cells(e: Entry) -> tuple[str, ...]:
     size = f"{e.storage_bytes:,}" + (f" ({e.bytes:,} used)" if e.pinned_bytes else "")
     shape = f"({', '.join(map(str, e.shape))})"
-    held = ", ".join([e.holder, *e.shared_with])
+    held = ", ".join([e.holder, *(other.removeprefix(e.node) for other in e.shared_with)])
     return (size, e.cls, e.dtype, shape, held, e.module)
 
 
