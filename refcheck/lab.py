@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 
-import refcheck
+from refcheck.audit import record
 from refcheck.layers import claimed
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,7 +26,7 @@ def sweep(layer: str, implementation: str, case: Callable[..., Any], dtype: str,
     for value in values:
         at: dict[str, Any] = {**sizes, name: value}
         expected.append(claimed(layer, implementation, DEVICE, dtype, **at))
-        found.append(refcheck.record(partial(case, **at), DEVICE, dtype).nbytes)
+        found.append(record(partial(case, **at), DEVICE, dtype).nbytes)
         verdict = "=" if expected[-1] == found[-1] else "≠"
         print(f"{name} = {value:>5}: claimed {expected[-1]:>12,} {verdict} {found[-1]:>12,} bytes measured on {DEVICE}")
     _plot(name, values, expected, found)
