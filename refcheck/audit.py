@@ -58,15 +58,18 @@ def record(
             outputs, params = _call(case, place, kind, arguments)
         roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
         del outputs  # from here on the graph, and `params`, keep things
-        gc.collect()
-        inventory = Inventory(watch, modules, explore(roots), named_parameters(params, modules), str(place))
-        entries = inventory.entries()
+        known = named_parameters(params, modules)
+        inventory = Inventory(watch, modules, explore(roots), known, str(place))
+        if inventory.unexplained:  # perhaps only a reference cycle, and that is not the graph
+            del inventory
+            gc.collect()
+            inventory = Inventory(watch, modules, explore(roots), known, str(place))
+        entries, unseen = inventory.entries(), inventory.unseen()
         notes += inventory.notes()
-        unseen = inventory.unseen()
         del inventory, roots
-        gc.collect()
-        freed = unseen.keys() - watch.census.alive  # the others are kept by somebody else, not by the graph
-        entries += [unseen[k] for k in unseen if k in freed]
+        if unseen:  # what lives on without the graph is kept by somebody else
+            gc.collect()
+            entries += [entry for k, entry in unseen.items() if k not in watch.census.alive]
     led = Ledger(where, str(kind).removeprefix("torch."), tuple(entries), tuple(notes))
     return _strictly(led) if strict else led
 
@@ -236,15 +239,18 @@ class Inventory:
     graph: Graph
     known: Mapping[int, tuple[str, str]]
     device: str
+    hidden: list[Holder] = field(init=False)
     found: dict[int, tuple[Holder, ...]] = field(init=False)
     leaves: dict[int, torch.Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         shown = {id(h.token) for h in self.graph.holders if h.token is not None}
-        hidden = [Holder(*_hider(self.graph), t.tensor, token=t) for t in self.watch.packed() if id(t) not in shown]
-        self.found = by_storage((*self.graph.holders, *hidden))
+        self.hidden = [
+            Holder(*_hider(self.graph), t.tensor, token=t) for t in self.watch.packed() if id(t) not in shown
+        ]
+        self.found = by_storage((*self.graph.holders, *self.hidden))
         self.leaves = {key(t): t for t in self.graph.leaves}
-        for holder in (*self.graph.holders, *hidden):
+        for holder in (*self.graph.holders, *self.hidden):
             self._check_unwritten(holder)
 
     def _check_unwritten(self, h: Holder) -> None:
@@ -253,6 +259,11 @@ class Inventory:
                 f"{h} is overwritten in place after it was saved, so its backward would fail: use an operator that "
                 "returns a new tensor"
             )
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether something is alive that no node shows."""
+        return bool(self.hidden or self.unseen())
 
     def entries(self) -> list[Entry]:
         return [self._entry(k, holders) for k, holders in self.found.items()]
