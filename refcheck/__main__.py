@@ -20,10 +20,12 @@ except ModuleNotFoundError as missing:
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
 from refcheck import Problem, audit_command, check, evidence, measure, prove, tables
+from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
-from refcheck.spec import DEVICES, DTYPES, Layer
+from refcheck.spec import DEVICES, DTYPES, Block, Layer
 
 OLDEST = (2, 9)
+EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m refcheck", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    known = [layer.id for layer in LAYERS]
+    known = [layer.id for layer in EVERY]
     for name, run, about in (
         (
             "prove",
@@ -85,6 +87,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _layers(args: argparse.Namespace) -> list[Layer]:
     return [layer for layer in LAYERS if not args.layer or layer.id in args.layer]
+
+
+def _chosen(args: argparse.Namespace) -> list[Layer | Block]:
+    """The layers and the blocks asked for."""
+    return [*_layers(args), *(block for block in BLOCKS if not args.layer or block.id in args.layer)]
 
 
 def _devices(args: argparse.Namespace) -> list[str]:
@@ -138,7 +145,7 @@ def _told(args: argparse.Namespace, findings: Iterator[prove.Finding]) -> Iterat
 
 
 def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[Any, Any, evidence.Row]]:
-    every = list(check.cases(_layers(args), args.dtype or DTYPES))
+    every = list(check.cases(_chosen(args), args.dtype or DTYPES))
     for layer, implementation, dtype in every:
         row = check.measure_row(layer, implementation, device, dtype)
         _say(args, f"measured {device}: {layer.id} {implementation.id} {dtype}")
@@ -146,7 +153,7 @@ def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[Any, Any,
 
 
 def _measure(args: argparse.Namespace) -> int:
-    known = {check.key(*case): None for case in check.cases(LAYERS)}
+    known = {check.key(*case): None for case in check.cases(EVERY)}
     facts = []
     for device in _devices(args):
         rows = tuple(row for *_, row in _measured(args, device))
@@ -178,7 +185,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _recorded(args: argparse.Namespace) -> list[check.Drift]:
     records = {n: r for n, r in evidence.read_all().items() if not args.device or r.environment.device in args.device}
-    return [d for r in records.values() for d in check.check_record(r, _layers(args), LAYERS)]
+    return [d for r in records.values() for d in check.check_record(r, _chosen(args), EVERY)]
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -204,7 +211,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _table(args: argparse.Namespace) -> int:
     layers, dtypes = _layers(args), args.dtype or DTYPES
-    rows = list(tables.rows(layers, args.device or DEVICES, dtypes))
+    rows = list(tables.rows(_chosen(args), args.device or DEVICES, dtypes))
     _write_json(args, rows)
     _write(args.csv, tables.as_csv(rows))
     if not args.json and not args.csv:

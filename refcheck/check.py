@@ -14,7 +14,7 @@ from sympy import Expr, expand, sympify
 from refcheck.evidence import Record, Row, here, source_hash
 from refcheck.fold import same_elements
 from refcheck.measure import measure
-from refcheck.spec import DTYPES, Implementation, Layer, Run, Saved, at_sizes, claim
+from refcheck.spec import DTYPES, Block, Composed, Implementation, Layer, Run, Saved, at_sizes, claim
 
 Key = tuple[str, str, str]
 
@@ -39,7 +39,9 @@ class Drift:
         return f"{place} [{self.where}] {what}: claimed {self.claimed}, measured {self.measured} → {self.mend}"
 
 
-def cases(layers: Iterable[Layer], dtypes: Iterable[str] = DTYPES) -> Iterator[tuple[Layer, Implementation, str]]:
+def cases(
+    layers: Iterable[Layer | Block], dtypes: Iterable[str] = DTYPES
+) -> Iterator[tuple[Layer | Block, Implementation | Composed, str]]:
     """Every implementation in every dtype that it can run in."""
     dtypes = tuple(dtypes)
     for layer in layers:
@@ -49,16 +51,18 @@ def cases(layers: Iterable[Layer], dtypes: Iterable[str] = DTYPES) -> Iterator[t
                     yield layer, implementation, dtype
 
 
-def key(layer: Layer, implementation: Implementation, dtype: str) -> Key:
+def key(layer: Layer | Block, implementation: Implementation | Composed, dtype: str) -> Key:
     return (layer.id, implementation.id, dtype)
 
 
-def measure_row(layer: Layer, implementation: Implementation, device: str, dtype: str) -> Row:
+def measure_row(layer: Layer | Block, implementation: Implementation | Composed, device: str, dtype: str) -> Row:
     """A fresh row, as a record would hold it."""
     return Row(*key(layer, implementation, dtype), source_hash(layer), measure(implementation, device, dtype))
 
 
-def against_claim(layer: Layer, implementation: Implementation, device: str, row: Row, where: str) -> Iterator[Drift]:
+def against_claim(
+    layer: Layer | Block, implementation: Implementation | Composed, device: str, row: Row, where: str
+) -> Iterator[Drift]:
     """Where a measured row, fresh or recorded, differs from the claim."""
     module = layer.module.replace(".", "/") + ".py"
     again = f"look at {module}, then: python -m refcheck measure --layer {layer.id} --device {device}"
@@ -119,10 +123,10 @@ def against_record(row: Row, record: Record, device: str) -> Iterator[Drift]:
             yield Drift(*row.key, name, "", what, str(mine), str(theirs), again)
 
 
-def check_record(record: Record, layers: Iterable[Layer], all_layers: Iterable[Layer]) -> Iterator[Drift]:
+def check_record(record: Record, layers: Iterable[Layer | Block], every: Iterable[Layer | Block]) -> Iterator[Drift]:
     """Where a committed record differs from the claims: its rows, their hashes, and which rows it has."""
     device, name = record.environment.device, record.environment.name
-    known = {key(*case): case for case in cases(all_layers)}
+    known = {key(*case): case for case in cases(every)}
     for row in record.rows:
         if row.key not in known:
             again = f"python -m refcheck measure --device {device}"
@@ -141,7 +145,11 @@ def check_record(record: Record, layers: Iterable[Layer], all_layers: Iterable[L
 
 
 def check_fresh(
-    row: Row, layer: Layer, implementation: Implementation, device: str, records: Mapping[str, Record]
+    row: Row,
+    layer: Layer | Block,
+    implementation: Implementation | Composed,
+    device: str,
+    records: Mapping[str, Record],
 ) -> list[Drift]:
     """A fresh row against the claim, and against the record of this very environment if there is one."""
     drifts = list(against_claim(layer, implementation, device, row, f"fresh {device}"))

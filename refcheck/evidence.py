@@ -24,7 +24,7 @@ from typing import Any
 from sympy import Expr, Integer, expand, symbols
 
 from refcheck import Problem
-from refcheck.spec import CLASSES, DEVICES, ITEMSIZE, Layer, Run, Saved, device_bytes, host_bytes
+from refcheck.spec import CLASSES, DEVICES, ITEMSIZE, Block, Layer, Run, Saved, device_bytes, host_bytes
 
 SCHEMA = 1
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,7 +116,7 @@ class _Code(ast.NodeTransformer):
 
 
 @cache
-def source_hash(layer: Layer) -> str:
+def source_hash(layer: Layer | Block) -> str:
     """A hash of the layer's module that layout, comments and prose don't change."""
     found = find_spec(layer.module)
     assert found is not None and found.origin is not None

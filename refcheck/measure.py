@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import reduce
 from operator import add, mul
 from typing import Any
@@ -18,12 +19,13 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-import refcheck.spec as spec
 from refcheck import Problem
 from refcheck.fold import folds, same_elements
 from refcheck.observe import Given, Kept, observe
 from refcheck.prove import example
-from refcheck.spec import Implementation, Input, Run, Saved, at_sizes, call
+from refcheck.spec import Composed, Implementation, Input, Run, Saved, at_sizes, call
+
+Measured = Implementation | Composed
 
 # Sizes for real tensors.  In the first two no two lengths agree and none divides the other by chance; the last is the
 # smallest there is.
@@ -53,15 +55,15 @@ def available(device: str) -> None:
         )
 
 
-def measure(implementation: Implementation, device: str, dtype: str) -> tuple[Run, ...]:
+def measure(measured: Measured, device: str, dtype: str) -> tuple[Run, ...]:
     """Every run of an implementation in this environment and dtype.  Raises `Unavailable`, `observe.Disagreement`."""
     available(device)
     if device == "cuda-trace":
-        return (_traced(implementation, dtype),)
-    return tuple(_real(implementation, device, dtype, sizes) for sizes in SIZES)
+        return (_traced(measured, dtype),)
+    return tuple(_real(measured, device, dtype, sizes) for sizes in SIZES)
 
 
-def _traced(implementation: Implementation, dtype: str) -> Run:
+def _traced(measured: Measured, dtype: str) -> Run:
     shape_env = ShapeEnv()
     known: dict[Symbol, Symbol] = {}
 
@@ -84,8 +86,8 @@ def _traced(implementation: Implementation, dtype: str) -> Run:
         return expand(n.node.expr.xreplace(known)) if isinstance(n, torch.SymInt) else sympify(n)
 
     with FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False):
-        kept = observe(_build(implementation, "cuda", dtype, size, seed=0), "cuda")
-        claimed = spec.claim(implementation, "cuda", dtype)
+        kept = observe(_build(measured, "cuda", dtype, size), "cuda")
+        claimed = measured.claim("cuda", dtype)
         names = _labels(kept, claimed, plain)
         saved = tuple(_saved(k, plain, names.get(n, "?")) for n, k in enumerate(kept))
     pinned = [f"{known.get(a, a)} = {b.xreplace(known)}" for a, b in shape_env.replacements.items()]
@@ -123,30 +125,29 @@ def _likeness(s: Saved, shape: tuple[Expr, ...], dtype: str) -> int:
     return 2 * merged + dtype.endswith(s.dtype)
 
 
-def _real(implementation: Implementation, device: str, dtype: str, sizes: Mapping[str, int]) -> Run:
+def _real(measured: Measured, device: str, dtype: str, sizes: Mapping[str, int]) -> Run:
     def size(n: Expr) -> int:
         return at_sizes(n, sizes)
 
-    kept = observe(_build(implementation, device, dtype, size, seed=0), device)
-    values = _values(implementation, device, dtype, size)
-    places = {place: s.name for s in spec.claim(implementation, device, dtype) for place in s.holders}
-    saved = tuple(_saved(k, sympify, _recognise(k, values, places)) for k in kept)
+    build = _build(measured, device, dtype, size)
+    kept = observe(build, device)
+    outputs, givens = build()  # the same once more, for the values
+    values = measured.values(device, outputs, {g.name: g.tensor.detach() for g in givens})
+    claimed = [replace(s, shape=tuple(sympify(size(n)) for n in s.shape)) for s in measured.claim(device, dtype)]
+    names = _labels(kept, claimed, sympify)
+    saved = tuple(_saved(k, sympify, _recognise(k, values, names.get(n, "?"))) for n, k in enumerate(kept))
     return Run(dict(sizes), saved)
 
 
-def _build(
-    implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any], seed: int
-) -> Callable[[], Any]:
+def _build(measured: Measured, device: str, dtype: str, size: Callable[[Expr], Any]) -> Callable[[], Any]:
     """A forward on inputs that nobody else holds: each is a clone, so that its survival proves that it is kept."""
-    inputs = implementation.saves(device).pair.inputs
-    scalars = implementation.saves(device).pair.scalars
+    inputs = measured.inputs(device)
 
     def build() -> tuple[list[Any], list[Given]]:
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         given = {n: _tensor(i, device, dtype, size) for n, i in inputs.items() if not i.drawn}
         given = {n: t.requires_grad_().clone() if inputs[n].differentiable else t for n, t in given.items()}
-        output = call(implementation.run, {**given, **scalars})
-        outputs = implementation.saves(device).pair.outputs(output)
+        outputs = measured.outputs(call(measured.run, {**given, **measured.scalars}))
         return list(outputs.values()), [Given(n, inputs[n].cls, t) for n, t in given.items()]
 
     return build
@@ -156,26 +157,14 @@ def _tensor(i: Input, device: str, dtype: str, size: Callable[[Expr], Any]) -> t
     return example(i, [size(sympify(n)) for n in i.shape], size(sympify(i.below or 1)), device, dtype)
 
 
-def _values(implementation: Implementation, device: str, dtype: str, size: Callable[[Expr], Any]) -> dict[str, Any]:
-    """What the pair says is saved, computed in float64 from the same inputs, under the saved names."""
-    pair = implementation.saves(device).pair
-    outputs, givens = _build(implementation, device, dtype, size, seed=0)()
-    inputs = {g.name: g.tensor.detach() for g in givens}
-    drawn = implementation.recover(*outputs, **inputs) if implementation.recover else {}
-    known = {n: t.double() if t.is_floating_point() else t for n, t in (inputs | drawn).items()}
-    _, saved = pair.forward(**known, **pair.scalars)
-    return {n: saved[n] for n in pair.needed}
-
-
-def _recognise(kept: Kept, values: Mapping[str, Any], places: Mapping[str, str]) -> str:
+def _recognise(kept: Kept, values: Mapping[str, Any], claimed: str) -> str:
     """The name of a kept tensor: that of the input it is, or of the saved value that it equals, entry by entry.
 
-    Where several values are equal, or there is none (a Python number), the claimed name of its place decides.
+    Where several values are equal, or there is none (a Python number, a block), the claimed name of its place decides.
     """
     if kept.names:
         return kept.names[0]
-    claimed = places.get(str(kept.holders[0]), "?")
-    if kept.cls == "number":
+    if kept.cls == "number" or not values:
         return claimed
     equal = [name for name, value in values.items() if _equal(kept.holders[0].tensor.detach(), value)]
     return claimed if claimed in equal else next(iter(equal), "?")

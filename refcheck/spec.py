@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -219,6 +219,30 @@ class Implementation:
     def saves(self, device: str) -> Saves:
         return self.cpu if device == "cpu" else self.cuda
 
+    def inputs(self, device: str) -> Mapping[str, Input]:
+        return self.saves(device).pair.inputs
+
+    def needed(self, device: str) -> tuple[str, ...]:
+        return self.saves(device).pair.needed
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        return self.cuda.pair.scalars
+
+    def outputs(self, output: Any) -> dict[str, Any]:
+        return self.cuda.pair.outputs(output)
+
+    def claim(self, device: str, dtype: str) -> tuple[Saved, ...]:
+        return _read_off(self.saves(device), dtype)
+
+    def values(self, device: str, outputs: Iterable[Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the pair says is saved when these torch tensors went in and came out, computed in float64."""
+        pair = self.saves(device).pair
+        drawn = self.recover(*outputs, **inputs) if self.recover else {}
+        known = {n: t.double() if t.is_floating_point() else t for n, t in {**inputs, **drawn}.items()}
+        _, saved = pair.forward(**known, **pair.scalars)
+        return {n: saved[n] for n in pair.needed}
+
     @property
     def pairs(self) -> tuple[Pair, ...]:
         return (self.cpu.pair,) if self.cpu.pair is self.cuda.pair else (self.cuda.pair, self.cpu.pair)
@@ -228,16 +252,15 @@ def _several(places: str | tuple[str, ...]) -> tuple[str, ...]:
     return (places,) if isinstance(places, str) else places
 
 
-def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Saved, ...]:
-    """What this implementation keeps on this kind of device: read off its pair, and what is listed without need."""
-    saves = implementation.saves(device)
+def _read_off(saves: Saves, dtype: str) -> tuple[Saved, ...]:
+    """What is kept, read off the pair, and what is listed without need."""
     output, saved, inputs = saves.pair.symbolic
     outputs = saves.pair.outputs(output).values()
     kept = {name: saved[name] for name in saves.pair.needed}
     at: dict[str, str | tuple[str, ...]] = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
     kept |= {extra.name: inputs[extra.name] for extra in saves.without_need}
     if set(at) != set(kept):
-        raise ValueError(f"{implementation.id}: places are claimed for {sorted(at)}, its pair saves {sorted(kept)}")
+        raise ValueError(f"{saves.pair.id}: places are claimed for {sorted(at)}, its pair saves {sorted(kept)}")
     rows = []
     for name, array in kept.items():
         first, *others = _several(at[name])
@@ -262,9 +285,86 @@ def claim(implementation: Implementation, device: str, dtype: str) -> tuple[Save
     return tuple(rows)
 
 
+def claim(implementation: Implementation | Composed, device: str, dtype: str) -> tuple[Saved, ...]:
+    """What is claimed to be kept on this kind of device, with activations of this dtype."""
+    return implementation.claim(device, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A layer's implementation as one part of a block; `names` says what the block calls the layer's tensors."""
+
+    layer: Layer
+    implementation: str
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def of(self) -> Implementation:
+        (found,) = (i for i in self.layer.implementations if i.id == self.implementation)
+        return found
+
+    def needed(self, device: str) -> tuple[str, ...]:
+        return tuple(self.names.get(name, name) for name in self.of.needed(device))
+
+    def claim(self, device: str, dtype: str) -> tuple[Saved, ...]:
+        """The layer's own claim, in the block's names and sizes."""
+        kept = self.of.claim(device, dtype)
+        return tuple(
+            replace(
+                s,
+                name=self.names.get(s.name, s.name),
+                shape=tuple(n.subs(D, h * d) for n in s.shape),
+                nbytes=s.nbytes.subs(D, h * d),
+            )
+            for s in kept
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Composed:
+    """A block: torch code that runs it whole, and the parts whose claims must add up to what it keeps.
+
+    Tensors of the same name are one storage.  What is an input of a part and not of the block is an activation.
+    """
+
+    id: str
+    title: Mapping[str, str]
+    run: Callable[..., Any]
+    given: Mapping[str, Input]
+    parts: tuple[Part, ...]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def inputs(self, device: str) -> Mapping[str, Input]:
+        return self.given
+
+    def needed(self, device: str) -> tuple[str, ...]:
+        """What the parts need, each name once."""
+        return tuple({name: None for part in self.parts for name in part.needed(device)})
+
+    def outputs(self, output: Any) -> dict[str, Any]:
+        return {"output": output}
+
+    def claim(self, device: str, dtype: str) -> tuple[Saved, ...]:
+        """The union of the parts' claims, each storage once."""
+        kept: dict[str, Saved] = {}
+        for s in (s for part in self.parts for s in part.claim(device, dtype)):
+            cls = "activation" if s.cls == "input" and s.name not in self.given else s.cls
+            others = [place for place in s.shared_with if place != "output"]
+            if s.name in kept:
+                others = [*kept[s.name].shared_with, f"{s.node}.{s.attr}", *others]
+                s = kept[s.name]
+            kept[s.name] = replace(s, cls=cls, shared_with=tuple(others))
+        return tuple(kept.values())
+
+    def values(self, device: str, outputs: Iterable[Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """A block has no formula of its own: its tensors are known by their places and shapes."""
+        return {}
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer: its module, its title in both languages, its implementations, and pairs that no implementation uses."""
+    """A layer: its module, its title in both languages, and its implementations."""
 
     module: str
     title: Mapping[str, str]
@@ -278,3 +378,16 @@ class Layer:
     def pairs(self) -> tuple[Pair, ...]:
         """Each pair once, the first being the one that the layer's page derives."""
         return tuple({pair.id: pair for impl in self.implementations for pair in impl.pairs}.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Layers put together, by one or several implementations; its id never is a layer's."""
+
+    module: str
+    title: Mapping[str, str]
+    implementations: tuple[Composed, ...]
+
+    @property
+    def id(self) -> str:
+        return self.module.rpartition(".")[2].replace("_", "-")

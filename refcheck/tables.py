@@ -13,17 +13,24 @@ from typing import Any
 
 from sympy import Expr, expand, sympify
 
+from refcheck.blocks import BLOCKS
 from refcheck.check import cases, check_record
-from refcheck.evidence import ROOT, Record, read_all, saved_json
+from refcheck.evidence import ROOT, Record, parse, read_all, saved_json
 from refcheck.layers import LAYERS
 from refcheck.spec import (
     DEVICES,
     DTYPES,
+    ON_DEVICE,
+    B,
+    Block,
     D,
     Implementation,
     Layer,
+    M,
     Pair,
     Saved,
+    T,
+    V,
     at_sizes,
     claim,
     d,
@@ -34,6 +41,7 @@ from refcheck.spec import (
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 DEVICE = {"cuda": "CUDA", "cpu": "CPU"}
+EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
 # One sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
 MODELS: Mapping[str, Mapping[str, int]] = {
     "Llama-3-8B": {"B": 1, "T": 8192, "D": 4096, "h": 32, "d": 128, "M": 14336, "V": 128256},
@@ -117,17 +125,17 @@ def records() -> dict[str, Record]:
 
 
 @cache
-def supported(layer: Layer) -> dict[str, tuple[str, ...]]:
+def supported(layer: Layer | Block) -> dict[str, tuple[str, ...]]:
     """For each device the names of the records that hold this layer and agree with its claims."""
     found: dict[str, list[str]] = {device: [] for device in DEVICES}
     for name, record in records().items():
-        if not list(check_record(record, [layer], LAYERS)):
+        if not list(check_record(record, [layer], EVERY)):
             found[record.environment.device].append(name)
     return {device: tuple(names) for device, names in found.items()}
 
 
 def rows(
-    layers: Iterable[Layer] = LAYERS, devices: Iterable[str] = DEVICES, dtypes: Iterable[str] = DTYPES
+    layers: Iterable[Layer | Block] = EVERY, devices: Iterable[str] = DEVICES, dtypes: Iterable[str] = DTYPES
 ) -> Iterator[dict[str, Any]]:
     """One row per layer, implementation, environment and dtype: needed, saved, bytes, and the records that agree."""
     devices = tuple(devices)
@@ -139,7 +147,7 @@ def rows(
                 "implementation": implementation.id,
                 "environment": device,
                 "dtype": dtype,
-                "needed": list(implementation.saves(device).pair.needed),
+                "needed": list(implementation.needed(device)),
                 "saved": [saved_json(s) for s in saved],
                 "bytes": str(expand(device_bytes(saved))),
                 "host_bytes": str(expand(host_bytes(saved))),
@@ -205,7 +213,7 @@ def _chips(names: Iterable[str], kind: str, lang: str) -> str:
     return " ".join(_chip(n, kind) for n in names) or WORDS[lang]["nothing"]
 
 
-def _badges(layer: Layer, device: str) -> str:
+def _badges(layer: Layer | Block, device: str) -> str:
     """Which of the three environments stand behind a row: cpu; or traced and GPU."""
     found = supported(layer)
     shown = (("cpu", "cpu", "cpu"),) if device == "cpu" else (("cuda-trace", "trace", "traced"), ("cuda", "gpu", "GPU"))
@@ -423,6 +431,49 @@ def _summary_row(
         f"${_tex(device_bytes(kept))}$",
         " ".join(_badges(layer, d) for d in (DEVICE if both else [device])),
     ]
+
+
+# --- for the page of blocks -----------------------------------------------------------------------------------------
+
+
+def block(lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
+    """A block as the sum of its rows: part, tensor, shape, bytes; then the total, and what was measured of the whole."""
+    words, found = WORDS[lang], _block(name)
+    body: list[list[str]] = []
+    seen: set[str] = set()
+    for part in found.implementations[0].parts:
+        link = f"[{part.layer.title[lang]}](layers/{part.layer.id}.md)"
+        new = [s for s in part.claim(device, dtype) if s.cls in ON_DEVICE and s.name not in seen]
+        seen.update(s.name for s in new)
+        body += [
+            [link, _chip(s.name, "saved"), _shape(s.shape), SHORT.get(s.dtype, s.dtype), f"${_tex(s.nbytes)}$"]
+            for s in new
+        ] or [[link, words["nothing"], "", "", "$0$"]]
+    total = f"${_tex(_kept(name, device, dtype))}$"
+    body.append([words["total"], "", "", _badges(found, device), total])
+    return _table([words[w] for w in ("layer", "tensor", "shape", "dtype", "bytes")], body, right=(4,))
+
+
+def block_form(
+    lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16", minus: str = "0", **sizes: str
+) -> str:
+    """What a block keeps, in bytes, less another closed form, with some sizes expressed by others (M="4*D")."""
+    given = {symbol: parse(sizes[symbol.name]) for symbol in (B, T, D, h, d, M, V) if symbol.name in sizes}
+    left = (_kept(name, device, dtype) - parse(minus)).subs(h * d, D).subs(given)
+    return f"${_tex(left)}$"
+
+
+def block_size(lang: str, name: str, model: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
+    """What a block keeps at a model's sizes, with a binary unit."""
+    return _human(at_sizes(_kept(name, device, dtype), MODELS[model]))
+
+
+def _block(name: str) -> Block:
+    return next(b for b in BLOCKS if b.id == name)
+
+
+def _kept(name: str, device: str, dtype: str) -> Expr:
+    return device_bytes(claim(_block(name).implementations[0], device, dtype))
 
 
 # --- citing ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import torch
 from sympy import symbols
 
 from refcheck import check, measure
+from refcheck.blocks import BLOCKS
 from refcheck.evidence import FOLDER, read_all
 from refcheck.fold import same_elements
 from refcheck.layers import LAYERS
@@ -17,7 +18,8 @@ DEVICES = [
     "cpu",
     pytest.param("cuda-trace", marks=pytest.mark.skipif(torch.version.cuda is None, reason="no CUDA build")),
 ]
-CASES = list(check.cases(LAYERS))
+EVERY = (*LAYERS, *BLOCKS)
+CASES = list(check.cases(EVERY))
 RECORDS = read_all()
 RECORDED = [(record, *case) for record in RECORDS.values() for case in CASES]
 
@@ -36,7 +38,7 @@ def test_claim_measurement_and_record_agree(layer, implementation, dtype, device
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=name)
 def test_every_record_agrees_with_the_claims(record):
-    assert list(map(str, check.check_record(record, LAYERS, LAYERS))) == []
+    assert list(map(str, check.check_record(record, EVERY, EVERY))) == []
 
 
 def wrong_claims(claimed):
@@ -70,7 +72,7 @@ def test_a_wrong_claim_is_named(record, layer, implementation, dtype, monkeypatc
         found = list(check.against_claim(layer, implementation, device, row, "record"))
         assert found, f"{what} {tensor} was not seen"
         assert any(d.tensor == tensor for d in found), f"{what} {tensor}: {found[0]}"
-        assert all(f"refcheck/layers/{layer.id}.py" in d.mend and f"--device {device}" in d.mend for d in found)
+        assert all(f"{layer.module.replace('.', '/')}.py" in d.mend and f"--device {device}" in d.mend for d in found)
 
 
 def test_a_drift_names_everything(monkeypatch):
@@ -92,16 +94,16 @@ def test_a_drift_names_everything(monkeypatch):
 
 def test_another_version_of_a_module_makes_its_rows_stale(monkeypatch):
     monkeypatch.setattr(check, "source_hash", lambda layer: "0" * 16)
-    found = list(check.check_record(next(iter(RECORDS.values())), LAYERS, LAYERS))
+    found = list(check.check_record(next(iter(RECORDS.values())), EVERY, EVERY))
     assert {d.what for d in found} == {"module"} and len(found) == len(CASES)
 
 
 def test_rows_missing_and_unknown():
     record = next(iter(RECORDS.values()))
     without = replace(record, rows=record.rows[1:])
-    assert [d.measured for d in check.check_record(without, LAYERS, LAYERS)] == ["not recorded"]
+    assert [d.measured for d in check.check_record(without, EVERY, EVERY)] == ["not recorded"]
     foreign = replace(record, rows=(*record.rows, replace(record.rows[0], layer="elsewhere")))
-    assert [d.claimed for d in check.check_record(foreign, LAYERS, LAYERS)] == ["no such row"]
+    assert [d.claimed for d in check.check_record(foreign, EVERY, EVERY)] == ["no such row"]
 
 
 def test_a_fresh_row_that_differs_from_its_record():

@@ -17,6 +17,7 @@ from sympy import simplify
 
 from refcheck import evidence, measure
 from refcheck.__main__ import main
+from refcheck.blocks import BLOCKS
 from refcheck.evidence import FOLDER, ROOT, parse
 from refcheck.layers import LAYERS
 from refcheck.spec import DEVICES, DTYPES
@@ -45,7 +46,7 @@ def test_table_json_has_a_row_for_everything(capsys):
     rows = json.loads(capsys.readouterr().out)
     wanted = {
         (layer.id, i.id, device, dtype)
-        for layer in LAYERS
+        for layer in (*LAYERS, *BLOCKS)
         for i in layer.implementations
         for device in DEVICES
         for dtype in DTYPES
