@@ -160,7 +160,7 @@ def _tensor(i: Input, device: str, dtype: str, size: Callable[[Expr], Any]) -> t
 def _recognise(kept: Kept, values: Mapping[str, Any], claimed: str) -> str:
     """The name of a kept tensor: that of the input it is, or of the saved value that it equals, entry by entry.
 
-    Where several values are equal, or there is none (a Python number, a block), the claimed name of its place decides.
+    Where several are equal, or there is none (a Python number, a block), the claimed name of its place decides.
     """
     if kept.names:
         return kept.names[0]

@@ -437,7 +437,7 @@ def _summary_row(
 
 
 def block(lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
-    """A block as the sum of its rows: part, tensor, shape, bytes; then the total, and what was measured of the whole."""
+    """A block as the sum of its rows: part, tensor, shape, bytes; then the total, and what was measured of it."""
     words, found = WORDS[lang], _block(name)
     body: list[list[str]] = []
     seen: set[str] = set()
