@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
     install = f"{sys.executable} -m pip install '{wanted}'"
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
-from refcheck import Problem, audit_command, check, evidence, measure, prove, tables
+from refcheck import Problem, audit_command, check, evidence, measure, pages, prove, tables
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
 from refcheck.spec import DEVICES, DTYPES, Block, Layer
@@ -178,20 +178,21 @@ def _report(args: argparse.Namespace, drifts: Sequence[check.Drift]) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    drifts = _recorded(args)
+    drifts = _drifts(args)
     _write_json(args, [asdict(d) for d in drifts])
     return _report(args, drifts)
 
 
-def _recorded(args: argparse.Namespace) -> list[check.Drift]:
+def _drifts(args: argparse.Namespace) -> list[check.Drift]:
     records = {n: r for n, r in evidence.read_all().items() if not args.device or r.environment.device in args.device}
-    return [d for r in records.values() for d in check.check_record(r, _chosen(args), EVERY)]
+    recorded = [d for r in records.values() for d in check.check_record(r, _chosen(args), EVERY)]
+    return recorded + list(pages.check_pages(_layers(args)))
 
 
 def _verify(args: argparse.Namespace) -> int:
     findings = [f for layer in _layers(args) for f in _told(args, prove.prove(layer))]
     records = evidence.read_all()
-    drifts = _recorded(args)
+    drifts = _drifts(args)
     for device in _devices(args):
         for layer, implementation, row in _measured(args, device):
             drifts += check.check_fresh(row, layer, implementation, device, records)

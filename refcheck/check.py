@@ -17,6 +17,7 @@ from refcheck.measure import measure
 from refcheck.spec import DTYPES, Block, Composed, Implementation, Layer, Run, Saved, at_sizes, claim
 
 Key = tuple[str, str, str]
+PAGE = "page"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Drift:
     def __str__(self) -> str:
         place = " ".join(filter(None, (self.layer, self.implementation, self.dtype)))
         what = " ".join(filter(None, (self.tensor, self.what)))
-        return f"{place} [{self.where}] {what}: claimed {self.claimed}, measured {self.measured} → {self.mend}"
+        verb = "found" if self.where == PAGE else "measured"
+        return f"{place} [{self.where}] {what}: claimed {self.claimed}, {verb} {self.measured} → {self.mend}"
 
 
 def cases(
