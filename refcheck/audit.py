@@ -51,27 +51,40 @@ def record(
     """
     where, kind = _device(device), _dtype(dtype)
     available(where)
-    traced, place = where == "cuda-trace", Device(where.removesuffix("-trace"))
+    with _random_state_kept():
+        try:
+            led = _record(case, where, kind, arguments, hooks=True)
+        except Problem as problem:
+            if "saved tensor hooks" not in str(problem.__cause__):
+                raise
+            led = _record(case, where, kind, arguments, hooks=False)  # torch.func doesn't run under any hooks
+    return _strictly(led) if strict else led
+
+
+def _record(
+    case: Callable[..., Any], where: str, dtype: torch.dtype, arguments: Mapping[str, Any], hooks: bool
+) -> Ledger:
+    traced, device = where == "cuda-trace", Device(where.removesuffix("-trace"))
     notes: list[str] = []
-    with _quiet_seed(), Modules() as modules:
-        with running(traced, notes) as heed, Watch(Census(lambda: modules.current, heed)) as watch:
-            outputs, params = _call(case, place, kind, arguments)
+    torch.manual_seed(0)
+    with Modules() as modules:
+        with running(traced, notes) as heed, Watch(Census(lambda: modules.current, heed), hooks) as watch:
+            outputs, params = _call(case, device, dtype, arguments)
         roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
         del outputs  # from here on the graph, and `params`, keep things
         known = named_parameters(params, modules)
-        inventory = Inventory(watch, modules, explore(roots), known, str(place))
+        inventory = Inventory(watch, modules, explore(roots), known, str(device))
         if inventory.unexplained:  # perhaps only a reference cycle, and that is not the graph
             del inventory
             gc.collect()
-            inventory = Inventory(watch, modules, explore(roots), known, str(place))
+            inventory = Inventory(watch, modules, explore(roots), known, str(device))
         entries, unseen = inventory.entries(), inventory.unseen()
         notes += inventory.notes()
         del inventory, roots
         if unseen:  # what lives on without the graph is kept by somebody else
             gc.collect()
             entries += [entry for k, entry in unseen.items() if k not in watch.census.alive]
-    led = Ledger(where, str(kind).removeprefix("torch."), tuple(entries), tuple(notes))
-    return _strictly(led) if strict else led
+    return Ledger(where, str(dtype).removeprefix("torch."), tuple(entries), tuple(notes))
 
 
 @contextmanager
@@ -132,9 +145,8 @@ def _dtype(dtype: Any) -> torch.dtype:
 
 
 @contextmanager
-def _quiet_seed() -> Iterator[None]:
+def _random_state_kept() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
         yield
 
 
@@ -211,6 +223,8 @@ def _why(error: Exception) -> str:
             "runs a backward, or compiles one, which fake CUDA tensors can't without a GPU: return the loss before "
             "backward, or audit with --device cpu or cuda"
         )
+    if "no NVIDIA driver" in text:
+        return f"asks for a GPU itself ({text}), and there is none: audit with --device cpu, or cuda on a GPU machine"
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text:
         return f"ran out of memory ({text}): give smaller sizes, or use --device cuda-trace, which allocates nothing"
     return f"raised {type(error).__name__}: {text}"
@@ -254,7 +268,7 @@ class Inventory:
             self._check_unwritten(holder)
 
     def _check_unwritten(self, h: Holder) -> None:
-        if h.token is not None and self.watch.census.written.get(key(h.tensor), -1) > h.token.tick:
+        if h.token is not None and h.token.overwritten:
             raise Problem(
                 f"{h} is overwritten in place after it was saved, so its backward would fail: use an operator that "
                 "returns a new tensor"
@@ -273,6 +287,8 @@ class Inventory:
             f"hooks of somebody else packed tensors ({name}): listed is what they hold, not what they wrote elsewhere"
             for name in sorted(self.graph.hooks)
         ]
+        if not self.watch.on and _hider(self.graph)[0] == "CopySlices":
+            lines.append("an operator that writes to a view in place hides which of its inputs it saves")
         if self.watch.others:
             lines.append(
                 "saved_tensors_hooks of somebody else were on around the block: what autograd packed was not watched"

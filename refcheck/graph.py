@@ -24,11 +24,16 @@ from refcheck import Problem
 class Token:
     """What our own pack hook leaves in a node: it lives for exactly as long as the node keeps the tensor."""
 
-    __slots__ = ("__weakref__", "tensor", "tick")
+    __slots__ = ("__weakref__", "tensor", "version")
 
-    def __init__(self, tensor: torch.Tensor, tick: int) -> None:
-        self.tensor = tensor
-        self.tick = tick  # when it was saved, on the clock on which writes are noted
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()  # an output with its grad_fn would hold its own node
+        self.version = self.tensor._version
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether the tensor was written to after it was saved, as autograd itself would find in a backward."""
+        return self.tensor._version != self.version
 
 
 @dataclass(frozen=True)

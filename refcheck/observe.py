@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ def key(t: torch.Tensor) -> int:
 
 
 class Census(TorchDispatchMode):
-    """Remembers, weakly, every storage that an operator returns, and when an operator last wrote to it.
+    """Remembers, weakly, every storage that an operator returns, and how it was made.
 
     `where` names the module that is running; `heed` is called with every operator.
     """
@@ -83,8 +82,6 @@ class Census(TorchDispatchMode):
         self.heed = heed
         self.seen: dict[int, StorageWeakRef] = {}
         self.births: dict[int, Birth] = {}
-        self.written: dict[int, int] = {}
-        self.clock = count()
         self.traced = _tracing()
 
     @classmethod
@@ -98,8 +95,6 @@ class Census(TorchDispatchMode):
         self.heed(func)
         for t in _strided(out):
             self._note(func, t, args, kwargs)
-        for t in _strided(_written(func, args, kwargs)):
-            self.written[key(t)] = next(self.clock)
         return out
 
     def _note(self, func: Any, t: torch.Tensor, args: Any, kwargs: Any) -> None:
@@ -131,40 +126,35 @@ def _strided(values: Any) -> Iterable[torch.Tensor]:
     return (t for t in tensors if t.layout is torch.strided)
 
 
-def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments that an operator writes to, as its schema says."""
-    if not func._schema.is_mutable:
-        return []
-    named = [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    places = [a.name for a in func._schema.arguments]
-    given = {**dict(zip(places, args, strict=False)), **kwargs}
-    return [given.get(a.name) for a in named]
-
-
 class Watch:
-    """A context that sees a forward: what autograd packs, what operators make, what they write to.
+    """A context that sees a forward: what autograd packs (unless `hooks` is false), what operators make.
 
-    Where hooks of somebody else are already on, ours would switch theirs off, so they are left out; `others` says so.
+    Where hooks of somebody else are already on, ours would switch theirs off, so they are left out: then `others` is
+    true.  `on` says whether packing was watched.
     """
 
-    def __init__(self, census: Census | None = None) -> None:
+    def __init__(self, census: Census | None = None, hooks: bool = True) -> None:
         self.census = census or Census()
+        self.on = hooks
         self.others = False
         self._tokens: list[weakref.ref[Token]] = []
-        self._on = ExitStack()
+        self._contexts = ExitStack()
 
     def __enter__(self) -> Watch:
         self.others = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-        if not self.others:
-            self._on.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda token: token.tensor))
-        self._on.enter_context(self.census)
+        self.on = self.on and not self.others
+        if self.on:
+            self._contexts.enter_context(
+                torch.autograd.graph.saved_tensors_hooks(self._pack, lambda token: token.tensor)
+            )
+        self._contexts.enter_context(self.census)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._on.close()
+        self._contexts.close()
 
     def _pack(self, t: torch.Tensor) -> Token:
-        token = Token(t.detach(), next(self.census.clock))  # an output with its grad_fn would hold its own node
+        token = Token(t)
         if not self.census.stray(t):
             self._tokens.append(weakref.ref(token))
         return token

@@ -120,6 +120,20 @@ def test_reentrant_checkpoint(device):
     assert refcheck.record(case, device, "float32").nbytes == 128
 
 
+def test_unsafe_views_and_torch_func():
+    """GRU writes to parts of a storage whose other parts are saved; torch.func does not run under anybody's hooks."""
+
+    def gru(d, t):
+        model = nn.GRU(24, 16, device=d, dtype=t)
+        return model(leaf(d, t, 10, 2, 24))[0], model
+
+    def gradients(d, t):
+        return torch.func.vmap(torch.func.grad(lambda row: (row**3).sum()))(leaf(d, t, 4, 8) * 1.0), []
+
+    assert refcheck.record(gru, "cpu", "float32").nbytes == 10880  # by a census alone, without any hooks
+    assert refcheck.record(gradients, "cpu", "float32").nbytes == 144
+
+
 @BOTH
 def test_a_view_pins_its_storage(device):
     def case(d, t):
