@@ -9,9 +9,9 @@
 # %% [markdown]
 # # LM head
 #
-# The head makes the biggest tensor of the model. Does it keep it? Change the sizes and run it again.
+# The head makes logits, one row of V numbers for every token. Does it keep them? Change the sizes and run it again.
 #
-# LM head 造出整个模型里最大的张量。它自己留不留？改改尺寸，再跑一遍。
+# LM head 给每个词元算出一整行 logits，共 V 个数。它自己留不留？改改尺寸，再跑一遍。
 
 # %%
 from functools import partial
