@@ -35,7 +35,7 @@ def check_pages(layers: Iterable[Layer]) -> Iterator[Drift]:
                     layer.id,
                     "",
                     "page",
-                    f"docs/{path}",
+                    f"docs/{wanted}",
                     "no such file",
                     "write it; docs/zh/layers/softmax.md shows how",
                 )
