@@ -73,6 +73,7 @@ def _record(
         roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
         del outputs  # from here on the graph, and `params`, keep things
         known = named_parameters(params, modules)
+        modules.roots.clear()  # a module that only a closure in the graph holds is the graph's
         inventory = Inventory(watch, modules, explore(roots), known, str(device))
         if inventory.unexplained:  # perhaps only a reference cycle, and that is not the graph
             del inventory
