@@ -22,7 +22,7 @@ except ModuleNotFoundError as missing:
 from refcheck import Problem, audit_command, check, evidence, measure, pages, prove, tables
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
-from refcheck.spec import DEVICES, DTYPES, Block, Layer
+from refcheck.spec import DEVICES, DTYPES, Block, Layer, absence
 
 OLDEST = (2, 9)
 EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
@@ -145,17 +145,21 @@ def _told(args: argparse.Namespace, findings: Iterator[prove.Finding]) -> Iterat
 
 
 def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[Any, Any, evidence.Row]]:
-    every = list(check.cases(_chosen(args), args.dtype or DTYPES))
-    for layer, implementation, dtype in every:
+    for layer in _chosen(args):
+        for implementation in layer.implementations:
+            for dtype in args.dtype or DTYPES:
+                if reason := absence(implementation, device, dtype):
+                    _say(args, f"not run {device}: {layer.id} {implementation.id} {dtype}: {reason}")
+    for layer, implementation, dtype in check.cases(_chosen(args), device, args.dtype or DTYPES):
         row = check.measure_row(layer, implementation, device, dtype)
         _say(args, f"measured {device}: {layer.id} {implementation.id} {dtype}")
         yield layer, implementation, row
 
 
 def _measure(args: argparse.Namespace) -> int:
-    known = {check.key(*case): None for case in check.cases(EVERY)}
     facts = []
     for device in _devices(args):
+        known = {check.key(*case): None for case in check.cases(EVERY, device)}
         rows = tuple(row for *_, row in _measured(args, device))
         fresh = evidence.Record(evidence.here(device), rows)
         path = evidence.FOLDER / f"{fresh.environment.name}.json"

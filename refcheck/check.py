@@ -14,7 +14,7 @@ from sympy import Expr, expand, sympify
 from refcheck.evidence import Record, Row, here, source_hash
 from refcheck.fold import same_elements
 from refcheck.measure import measure
-from refcheck.spec import DTYPES, Block, Composed, Implementation, Layer, Run, Saved, at_sizes, claim
+from refcheck.spec import DTYPES, Block, Composed, Implementation, Layer, Run, Saved, absence, at_sizes, claim
 
 Key = tuple[str, str, str]
 PAGE = "page"
@@ -42,14 +42,14 @@ class Drift:
 
 
 def cases(
-    layers: Iterable[Layer | Block], dtypes: Iterable[str] = DTYPES
+    layers: Iterable[Layer | Block], device: str, dtypes: Iterable[str] = DTYPES
 ) -> Iterator[tuple[Layer | Block, Implementation | Composed, str]]:
-    """Every implementation in every dtype that it can run in."""
+    """Every implementation in every dtype in which it can run on this device."""
     dtypes = tuple(dtypes)
     for layer in layers:
         for implementation in layer.implementations:
             for dtype in dtypes:
-                if dtype not in implementation.absent:
+                if absence(implementation, device, dtype) is None:
                     yield layer, implementation, dtype
 
 
@@ -128,12 +128,12 @@ def against_record(row: Row, record: Record, device: str) -> Iterator[Drift]:
 def check_record(record: Record, layers: Iterable[Layer | Block], every: Iterable[Layer | Block]) -> Iterator[Drift]:
     """Where a committed record differs from the claims: its rows, their hashes, and which rows it has."""
     device, name = record.environment.device, record.environment.name
-    known = {key(*case): case for case in cases(every)}
+    known = {key(*case): case for case in cases(every, device)}
     for row in record.rows:
         if row.key not in known:
             again = f"python -m refcheck measure --device {device}"
             yield Drift(*row.key, name, "", "row", "no such row", "recorded", again)
-    for layer, implementation, dtype in cases(layers):
+    for layer, implementation, dtype in cases(layers, device):
         again = f"python -m refcheck measure --layer {layer.id} --device {device}"
         found = record.by_key.get(key(layer, implementation, dtype))
         if found is None:

@@ -19,7 +19,16 @@ from refcheck.arrays import Array, Shape, variable
 B, T, D, h, d, M, V = symbols("B T D h d M V", integer=True, positive=True)
 
 DTYPES = ("bfloat16", "float16", "float32")
-ITEMSIZE = {"bool": 1, "uint8": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int64": 8}  # bytes
+ITEMSIZE = {
+    "bool": 1,
+    "uint8": 1,
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int64": 8,
+    "uint64": 8,
+}  # bytes
 DEVICES = ("cpu", "cuda-trace", "cuda")
 
 # What a kept storage is.  A row's bytes are those on its device, parameters left out: they are there anyway.
@@ -147,6 +156,13 @@ class Saved:
         return frozenset({f"{self.node}.{self.attr}", *self.shared_with})
 
 
+def absence(implementation: Implementation | Composed, device: str, dtype: str) -> str | None:
+    """Why this can't run on this kind of device with this dtype; None if it can."""
+    family = device.partition("-")[0]
+    keys = (family, dtype, f"{family}/{dtype}")
+    return next((implementation.absent[key] for key in keys if key in implementation.absent), None)
+
+
 def device_bytes(saved: Iterable[Saved]) -> Expr:
     """Bytes kept on the row's device, parameters left out."""
     return Add(*(s.nbytes for s in saved if s.cls in ON_DEVICE))
@@ -180,6 +196,7 @@ class Unneeded:
     name: str
     at: str
     reason: Mapping[str, str]  # zh, en
+    tensor: Input | None = None  # None: the input of this name
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +220,9 @@ class Implementation:
     """Torch code that runs a layer, and what it saves on the CPU and on CUDA.
 
     `run` takes the inputs and scalars that its signature names.  `recover(output, **inputs)` reads back what the code
-    drew at random (a dropout mask) from its own output, so that the pair can be compared with it.  `absent` says why
-    it can't run at a dtype.  `like` is an op of torch that must compute the same, where `run` is no op of torch.
+    drew at random (a dropout mask) from its own output, so that the pair can be compared with it.  `absent` says why it
+    can't run: on ``"cpu"``, on ``"cuda"``, in a dtype, or in one on the other, as ``"cuda/float32"``.  `like` is an op
+    of torch that must compute the same, where `run` is no op of torch or can't run on the CPU.
     """
 
     id: str
@@ -254,18 +272,19 @@ def _several(places: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _read_off(saves: Saves, dtype: str) -> tuple[Saved, ...]:
     """What is kept, read off the pair, and what is listed without need."""
-    output, saved, inputs = saves.pair.symbolic
+    output, saved, _ = saves.pair.symbolic
     outputs = saves.pair.outputs(output).values()
     kept = {name: saved[name] for name in saves.pair.needed}
     at: dict[str, str | tuple[str, ...]] = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
-    kept |= {extra.name: inputs[extra.name] for extra in saves.without_need}
+    extras = {e.name: e.tensor or saves.pair.inputs[e.name] for e in saves.without_need}
+    kept |= {name: variable(name, extra.shape) for name, extra in extras.items()}
     if set(at) != set(kept):
         raise ValueError(f"{saves.pair.id}: places are claimed for {sorted(at)}, its pair saves {sorted(kept)}")
     rows = []
     for name, array in kept.items():
         first, *others = _several(at[name])
         node, _, attr = first.partition(".")
-        given = saves.pair.inputs.get(name)
+        given = extras.get(name) or saves.pair.inputs.get(name)
         kind = saves.dtypes.get(name) or (given and given.dtype) or dtype
         rows.append(
             Saved(

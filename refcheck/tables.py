@@ -14,7 +14,7 @@ from typing import Any
 from sympy import Expr, expand, sympify
 
 from refcheck.blocks import BLOCKS
-from refcheck.check import cases, check_record
+from refcheck.check import check_record
 from refcheck.evidence import ROOT, Record, parse, read_all, saved_json
 from refcheck.layers import LAYERS
 from refcheck.spec import (
@@ -23,6 +23,7 @@ from refcheck.spec import (
     ON_DEVICE,
     B,
     Block,
+    Composed,
     D,
     Implementation,
     Layer,
@@ -31,6 +32,7 @@ from refcheck.spec import (
     Saved,
     T,
     V,
+    absence,
     at_sizes,
     claim,
     d,
@@ -75,6 +77,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "activation": "激活",
         "parameter": "参数",
         "buffer": "共享缓冲区",
+        "rng": "随机数状态",
         "number": "Python 数",
         "output": "也是输出",
         "as": "同",
@@ -107,6 +110,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "activation": "activation",
         "parameter": "parameter",
         "buffer": "shared buffer",
+        "rng": "random state",
         "number": "Python number",
         "output": "also the output",
         "as": "as",
@@ -138,27 +142,47 @@ def rows(
     layers: Iterable[Layer | Block] = EVERY, devices: Iterable[str] = DEVICES, dtypes: Iterable[str] = DTYPES
 ) -> Iterator[dict[str, Any]]:
     """One row per layer, implementation, environment and dtype: needed, saved, bytes, and the records that agree."""
-    devices = tuple(devices)
-    for layer, implementation, dtype in cases(layers, dtypes):
-        for device in devices:
-            saved = claim(implementation, device, dtype)
-            yield {
-                "layer": layer.id,
-                "implementation": implementation.id,
-                "environment": device,
-                "dtype": dtype,
-                "needed": list(implementation.needed(device)),
-                "saved": [saved_json(s) for s in saved],
-                "bytes": str(expand(device_bytes(saved))),
-                "host_bytes": str(expand(host_bytes(saved))),
-                "measured": list(supported(layer)[device]),
-            }
+    devices, dtypes = tuple(devices), tuple(dtypes)
+    for layer in layers:
+        for implementation in layer.implementations:
+            for dtype in dtypes:
+                for device in devices:
+                    yield _row(layer, implementation, device, dtype)
+
+
+def _row(layer: Layer | Block, implementation: Implementation | Composed, device: str, dtype: str) -> dict[str, Any]:
+    """A row; where the implementation can't run, `absent` says why, and nothing is claimed."""
+    absent = absence(implementation, device, dtype)
+    saved = () if absent else claim(implementation, device, dtype)
+    return {
+        "layer": layer.id,
+        "implementation": implementation.id,
+        "environment": device,
+        "dtype": dtype,
+        "needed": [] if absent else list(implementation.needed(device)),
+        "saved": [saved_json(s) for s in saved],
+        "bytes": None if absent else str(expand(device_bytes(saved))),
+        "host_bytes": None if absent else str(expand(host_bytes(saved))),
+        "measured": [] if absent else list(supported(layer)[device]),
+        "absent": absent,
+    }
 
 
 def as_csv(found: Iterable[Mapping[str, Any]]) -> str:
     """The rows as CSV, one line each, the saved tensors in one cell."""
     text = io.StringIO()
-    columns = ["layer", "implementation", "environment", "dtype", "needed", "saved", "bytes", "host_bytes", "measured"]
+    columns = [
+        "layer",
+        "implementation",
+        "environment",
+        "dtype",
+        "needed",
+        "saved",
+        "bytes",
+        "host_bytes",
+        "measured",
+        "absent",
+    ]
     out = csv.DictWriter(text, columns, lineterminator="\n")
     out.writeheader()
     for row in found:
@@ -262,7 +286,7 @@ def saved(layer: Layer, lang: str) -> str:
 
 def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix: str) -> str:
     words = WORDS[lang]
-    claims = {device: {s.name: s for s in claim(implementation, device, "bfloat16")} for device in DEVICE}
+    claims = {device: {s.name: s for s in _claim(implementation, device)} for device in DEVICE}
     names = list(dict.fromkeys(name for kept in claims.values() for name in kept))
     extras = {e.name: e for d in DEVICE for e in implementation.saves(d).without_need}
     body = []
@@ -280,11 +304,19 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
         )
         chip = _chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
         body.append([chip, _shape(s.shape), *cells, kind, " · ".join(places)])
-    totals = [f"${_tex(device_bytes(kept.values()))}$" for kept in claims.values()]
+    totals = [
+        "—" if absence(implementation, device, "bfloat16") else f"${_tex(device_bytes(kept.values()))}$"
+        for device, kept in claims.items()
+    ]
     body.append([words["total"], "", *totals, "", " ".join(_badges(layer, d) for d in DEVICE)])
     head = [words["tensor"], words["shape"], "CUDA (bf16)", "CPU (bf16)", words["class"], words["place"]]
     notes = "".join(f"\n- {_chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
     return _table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
+
+
+def _claim(implementation: Implementation, device: str, dtype: str = "bfloat16") -> tuple[Saved, ...]:
+    """The claim, empty where the implementation can't run."""
+    return () if absence(implementation, device, dtype) else claim(implementation, device, dtype)
 
 
 def form(
@@ -343,12 +375,17 @@ def nbytes(layer: Layer, lang: str) -> str:
     words = WORDS[lang]
     body = []
     for implementation in layer.implementations:
-        forms = {d: [device_bytes(claim(implementation, d, t)) for t in DTYPES] for d in DEVICE}
-        same = forms["cpu"] == forms["cuda"]
-        for device in ["cuda"] if same else DEVICE:
-            worked = [_human(at_sizes(forms[device][0], sizes)) for sizes in MODELS.values()]
+        forms = {
+            d: [None if absence(implementation, d, t) else device_bytes(claim(implementation, d, t)) for t in DTYPES]
+            for d in DEVICE
+            if not absence(implementation, d, "bfloat16")
+        }
+        same = len({str(f) for f in forms.values()}) < len(forms)
+        for device in ["cuda"] if same else forms:
+            worked = [_human(at_sizes(forms[device][0] or 0, sizes)) for sizes in MODELS.values()]
             where = "CUDA = CPU" if same else DEVICE[device]
-            body.append([implementation.title[lang], where, *(f"${_tex(f)}$" for f in forms[device]), *worked])
+            cells = ["—" if f is None else f"${_tex(f)}$" for f in forms[device]]
+            body.append([implementation.title[lang], where, *cells, *worked])
     head = [words["implementation"], "", *(SHORT[t] for t in DTYPES), *(f"{m}, bf16" for m in MODELS)]
     return _table(head, body, right=range(2, 2 + len(DTYPES) + len(MODELS))) + "\n" + models(lang)
 
@@ -400,11 +437,12 @@ def summary(lang: str, layers: Iterable[Layer] = LAYERS, dtype: str = "bfloat16"
     body = []
     for layer in layers:
         for implementation in layer.implementations:
-            by_device = {d: claim(implementation, d, dtype) for d in DEVICE}
+            by_device = {d: claim(implementation, d, dtype) for d in DEVICE if not absence(implementation, d, dtype)}
+            same = len(by_device) == 2 and _same(*by_device.values())
             for device, kept in by_device.items():
-                if device == "cpu" and _same(by_device["cuda"], kept):
+                if device == "cpu" and same:
                     continue
-                both = device == "cuda" and _same(kept, by_device["cpu"])
+                both = device == "cuda" and same
                 body.append(_summary_row(layer, implementation, device, kept, both, lang, link))
     head = ["layer", "implementation", "", "needed", "saved", "bytes", "measured"]
     return _table([words.get(h, h) for h in head], body, right=(5,))
@@ -419,7 +457,7 @@ def _summary_row(
 ) -> list[str]:
     page = link.format(layer.id)
     kept = [s for s in kept if s.cls != "parameter"]
-    tensors = " ".join(f"{_chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {_shape(s.shape)}" for s in kept)
+    tensors = "<br>".join(f"{_chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {_shape(s.shape)}" for s in kept)
     parameters = {n for n, i in implementation.saves(device).pair.inputs.items() if i.cls == "parameter"}
     wanted = [n for n in implementation.saves(device).pair.needed if n not in parameters]
     return [

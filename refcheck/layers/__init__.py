@@ -18,6 +18,7 @@ LAYERS: tuple[Layer, ...] = tuple(
         "dropout",
         "attention_dropout",
         "attention_value",
+        "sdpa",
         "out_proj",
         "residual",
         "ffn_gelu",
