@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 from sympy import Expr, Function, IndexedBase, Integer, KroneckerDelta, Rational, S, Symbol, sympify
 
-from refcheck.sums import Index, fits, fresh, sigma
+from refcheck.sums import Index, OutOfRange, fits, fresh, sigma
 
 Shape = tuple[Expr | int, ...]
 
@@ -105,7 +105,14 @@ class Array:
     def __getitem__(self, integers: Array) -> Array:
         """The rows that `integers` names: shape ``(*integers.shape, *self.shape[1:])``, as ``W[tokens]``."""
         n = integers.ndim
-        return Array(integers.shape + self.shape[1:], lambda *i: self.entry(integers.entry(*i[:n]), *i[n:]))
+
+        def entry(*index: Expr | int) -> Expr:
+            row = integers.entry(*index[:n])
+            if not fits(row, sympify(self.shape[0])):
+                raise OutOfRange(f"{row} need not lie in 0 … {self.shape[0]} - 1")
+            return self.entry(row, *index[n:])
+
+        return Array(integers.shape + self.shape[1:], entry)
 
     def _each(self, f: Callable[[Expr], Expr]) -> Array:
         return Array(self.shape, lambda *i: f(self.entry(*i)))

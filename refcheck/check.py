@@ -96,7 +96,7 @@ def _differences(claimed: Mapping[str, Saved], run: Run) -> Iterator[tuple[str, 
         if c.cls != m.cls:
             yield name, "class", c.cls, m.cls
         if c.holders != m.holders:
-            yield name, "place", ", ".join(sorted(c.holders)), ", ".join(sorted(m.holders))
+            yield name, "place", ", ".join(c.holders), ", ".join(m.holders)
 
 
 def _at(n: Expr, run: Run) -> Expr:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
@@ -109,20 +109,18 @@ def _labels(kept: Iterable[Kept], claimed: Iterable[Saved], plain: Callable[[Any
     """A claimed name for what is found at a claimed place, in a claimed shape; fake tensors have no values to go by."""
     left, names = list(claimed), {}
     for n, k in enumerate(kept):
-        seen = k.holders[0].tensor
-        shape = tuple(plain(length) for length in seen.shape)
-        places = {str(h) for h in k.holders}
-        ranked = sorted(left, key=lambda s: -_likeness(s, shape, str(seen.dtype)))
-        if found := next((s for s in ranked if s.holders & places), None):
-            left.remove(found)
-            names[n] = found.name
+        found = _saved(k, plain, "?")
+        ranked = sorted(left, key=partial(_unlikeness, found=found))
+        if best := next((s for s in ranked if set(s.holders) & set(found.holders)), None):
+            left.remove(best)
+            names[n] = best.name
     return names
 
 
-def _likeness(s: Saved, shape: tuple[Expr, ...], dtype: str) -> int:
-    """How well a claimed tensor fits what is seen; axes that are merged in order fit better than axes exchanged."""
-    merged = same_elements(s.shape, shape) + folds(s.shape, shape)
-    return 2 * merged + dtype.endswith(s.dtype)
+def _unlikeness(s: Saved, found: Saved) -> int:
+    """How badly a claimed tensor fits what is found; axes that are merged in order fit better than axes exchanged."""
+    merged = same_elements(s.shape, found.shape) + folds(s.shape, found.shape)
+    return -3 * merged - 2 * (s.holders == found.holders) - (s.dtype == found.dtype)
 
 
 def _real(measured: Measured, device: str, dtype: str, sizes: Mapping[str, int]) -> Run:

@@ -152,8 +152,9 @@ class Saved:
     shared_with: tuple[str, ...] = ()
 
     @property
-    def holders(self) -> frozenset[str]:
-        return frozenset({f"{self.node}.{self.attr}", *self.shared_with})
+    def holders(self) -> tuple[str, ...]:
+        """Every place that holds the storage, in one order; three linear layers of one input hold it three times."""
+        return tuple(sorted((f"{self.node}.{self.attr}", *self.shared_with)))
 
 
 def absence(implementation: Implementation | Composed, device: str, dtype: str) -> str | None:

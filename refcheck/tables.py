@@ -13,6 +13,7 @@ from typing import Any
 
 from sympy import Expr, expand, sympify
 
+from refcheck import errata as article
 from refcheck.blocks import BLOCKS
 from refcheck.check import check_record
 from refcheck.evidence import ROOT, Record, parse, read_all, saved_json
@@ -78,10 +79,24 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "parameter": "参数",
         "buffer": "共享缓冲区",
         "rng": "随机数状态",
+        "scalar": "标量",
         "number": "Python 数",
         "output": "也是输出",
         "as": "同",
         "parameters apart": "参数",
+        "right": "正确",
+        "depends": "视实现而定",
+        "imprecise": "不够准确",
+        "wrong": "有误",
+        "entries": "条数",
+        "quote": "原文",
+        "correction": "订正与补充",
+        "shown by": "依据",
+        "see": "详见",
+        "rule": "原则",
+        "formula": "公式",
+        "gradient": "梯度",
+        "upstream": "上游梯度",
     },
     "en": {
         "layer": "Layer",
@@ -111,10 +126,24 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "parameter": "parameter",
         "buffer": "shared buffer",
         "rng": "random state",
+        "scalar": "scalar",
         "number": "Python number",
         "output": "also the output",
         "as": "as",
         "parameters apart": "parameter",
+        "right": "right",
+        "depends": "depends",
+        "imprecise": "imprecise",
+        "wrong": "wrong",
+        "entries": "Entries",
+        "quote": "The article",
+        "correction": "Correction or remark",
+        "shown by": "Shown by",
+        "see": "See",
+        "rule": "Rule",
+        "formula": "Formula",
+        "gradient": "Gradient",
+        "upstream": "Upstream gradient",
     },
 }
 
@@ -209,7 +238,9 @@ def _tex(form: Expr | int) -> str:
     return " + ".join(terms)
 
 
-def _shape(shape: Iterable[Expr | int]) -> str:
+def _shape(shape: Iterable[Expr | int], lang: str) -> str:
+    if not (shape := tuple(shape)):
+        return WORDS[lang]["scalar"]
     return "$" + r" \times ".join(_tex(n) for n in shape) + "$"
 
 
@@ -268,7 +299,7 @@ def needed(layer: Layer, lang: str) -> str:
         saved = pair.symbolic[1]
         users = ", ".join(i.title[lang] for i in layer.implementations if pair in i.pairs)
         tensors = "、" if lang == "zh" else ", "
-        listed = tensors.join(f"{_chip(n, 'needed')} {_shape(saved[n].shape)}" for n in pair.needed)
+        listed = tensors.join(f"{_chip(n, 'needed')} {_shape(saved[n].shape, lang)}" for n in pair.needed)
         body.append([f"`{pair.id}`", listed or words["nothing"], users])
     return _table([words["pair"], words["needed"], words["implementation"]], body)
 
@@ -303,7 +334,7 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
             dict.fromkeys(f"`{kept[name].node}.{kept[name].attr}`" for kept in claims.values() if name in kept)
         )
         chip = _chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
-        body.append([chip, _shape(s.shape), *cells, kind, " · ".join(places)])
+        body.append([chip, _shape(s.shape, lang), *cells, kind, " · ".join(places)])
     totals = [
         "—" if absence(implementation, device, "bfloat16") else f"${_tex(device_bytes(kept.values()))}$"
         for device, kept in claims.items()
@@ -358,7 +389,7 @@ def shape(layer: Layer, lang: str, tensor: str, pair: str | None = None, of: str
     """The shape of a tensor that the pair takes, saves or returns, inline."""
     chosen = _pair(_layer(layer, of), pair)
     output, kept, inputs = chosen.symbolic
-    return _shape({**chosen.outputs(output), **inputs, **kept}[tensor].shape)
+    return _shape({**chosen.outputs(output), **inputs, **kept}[tensor].shape, lang)
 
 
 def _layer(layer: Layer, of: str | None) -> Layer:
@@ -457,7 +488,9 @@ def _summary_row(
 ) -> list[str]:
     page = link.format(layer.id)
     kept = [s for s in kept if s.cls != "parameter"]
-    tensors = "<br>".join(f"{_chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {_shape(s.shape)}" for s in kept)
+    tensors = "<br>".join(
+        f"{_chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {_shape(s.shape, lang)}" for s in kept
+    )
     parameters = {n for n, i in implementation.saves(device).pair.inputs.items() if i.cls == "parameter"}
     wanted = [n for n in implementation.saves(device).pair.needed if n not in parameters]
     return [
@@ -484,7 +517,7 @@ def block(lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16") -
         new = [s for s in part.claim(device, dtype) if s.cls in ON_DEVICE and s.name not in seen]
         seen.update(s.name for s in new)
         body += [
-            [link, _chip(s.name, "saved"), _shape(s.shape), SHORT.get(s.dtype, s.dtype), f"${_tex(s.nbytes)}$"]
+            [link, _chip(s.name, "saved"), _shape(s.shape, lang), SHORT.get(s.dtype, s.dtype), f"${_tex(s.nbytes)}$"]
             for s in new
         ] or [[link, words["nothing"], "", "", "$0$"]]
     total = f"${_tex(_kept(name, device, dtype))}$"
@@ -512,6 +545,40 @@ def _block(name: str) -> Block:
 
 def _kept(name: str, device: str, dtype: str) -> Expr:
     return device_bytes(claim(_block(name).implementations[0], device, dtype))
+
+
+# --- for the errata -------------------------------------------------------------------------------------------------
+
+
+def errata(lang: str, part: str) -> str:
+    """The entries of the `principle`, of each `section` or of each row (`cell`) of the article, every one checked."""
+    if article.mistakes():
+        raise ValueError("; ".join(map(str, article.mistakes())))
+    return "\n".join(_errata_group(group, lang) for group in article.GROUPS if group.id.partition("-")[0] == part)
+
+
+def _errata_group(group: article.Group, lang: str) -> str:
+    words, titles = WORDS[lang], {layer.id: layer.title[lang] for layer in LAYERS}
+    body = []
+    for entry in group.entries:
+        name = f"[{words[entry.part]}](#{entry.id}){{ #{entry.id} .entry }}"
+        shown = "<br>".join(f"`{statement.text}`" for statement in entry.shown)
+        quote = f'<span lang="zh">{entry.quote}</span>'
+        body.append([f"{name}<br>{_verdict(entry.verdict, lang)}", quote, getattr(entry, lang), shown])
+    see = ("、" if lang == "zh" else ", ").join(f"[{titles[n]}](layers/{n}.md)" for n in group.layers.split())
+    table = _table(["", *(words[w] for w in ("quote", "correction", "shown by"))], body)
+    return f"### {getattr(group, lang)} {{ #{group.id} }}\n\n{words['see']} {see}\n{{ .see }}\n\n{table}"
+
+
+def errata_counts(lang: str) -> str:
+    """How many entries have each verdict."""
+    found = article.counts()
+    body = [[*(str(n) for n in found.values()), str(sum(found.values()))]]
+    return _table([*(_verdict(v, lang) for v in found), WORDS[lang]["entries"]], body, right=range(len(found) + 1))
+
+
+def _verdict(verdict: str, lang: str) -> str:
+    return f'<span class="tag {verdict}">{WORDS[lang][verdict]}</span>'
 
 
 # --- citing ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from sympy import Rational
 
 from refcheck.arrays import Array, Sigmoid, Step, einsum, erf, exact, exp, log, rsqrt, sigmoid, sqrt, tanh, variable
+from refcheck.sums import OutOfRange
 
 SHAPES = {"a": (2, 3), "b": (3,), "c": (3, 2)}
 N, K = sympy.symbols("N K", integer=True, positive=True)
@@ -90,3 +91,10 @@ def test_sigmoid_is_its_definition():
     definition = 1 / (1 + sympy.exp(-x))
     assert sympy.simplify(slope.replace(Sigmoid, lambda a: 1 / (1 + sympy.exp(-a))) - definition.diff(x)) == 0
     assert Sigmoid(Rational(1, 3)).evalf(30) == definition.subs(x, Rational(1, 3)).evalf(30)
+
+
+@pytest.mark.parametrize("below", [None, K, N + 1], ids=str)
+def test_rows_that_need_not_exist(below):
+    integers = variable("i", (K,), below) if below is not None else variable("i", (K,))
+    with pytest.raises(OutOfRange):
+        variable("W", (N, K))[integers].entry(0, 0)

@@ -12,7 +12,7 @@ from refcheck.evidence import FOLDER, read_all
 from refcheck.fold import same_elements
 from refcheck.layers import LAYERS
 from refcheck.observe import Disagreement
-from refcheck.spec import B, D, Implementation, Pair, Saves, T, activation, claim
+from refcheck.spec import B, D, Implementation, M, Pair, Saves, T, V, activation, claim
 
 DEVICES = [
     "cpu",
@@ -56,14 +56,14 @@ def wrong_claims(claimed):
         yield "dropped", s.name, with_()
         yield "doubled", f"{s.name}2", with_(s, replace(s, name=f"{s.name}2"))
         yield "renamed", f"{s.name}_", with_(replace(s, name=f"{s.name}_"))
-        yield "dtype", s.name, with_(replace(s, dtype="float64"))
+        yield "dtype", s.name, with_(replace(s, dtype="uint8"))
         yield "bytes", s.name, with_(replace(s, nbytes=2 * s.nbytes))
-        yield "class", s.name, with_(replace(s, cls="rng"))
+        yield "class", s.name, with_(replace(s, cls="host"))
         yield "node", s.name, with_(replace(s, node="OtherBackward0"))
         yield "attribute", s.name, with_(replace(s, attr="elsewhere"))
         yield "output", s.name, with_(replace(s, shared_with=() if s.shared_with else ("output",)))
         for axis, length in enumerate(s.shape):
-            wrong = symbols("V", integer=True, positive=True) if length in (D, T) else D
+            wrong = M if length == V else V
             yield f"axis {axis}", s.name, with_(replace(s, shape=(*s.shape[:axis], wrong, *s.shape[axis + 1 :])))
         yield "an axis more", s.name, with_(replace(s, shape=(*s.shape, D)))
 

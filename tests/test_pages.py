@@ -95,7 +95,9 @@ def test_sizes_typed_in_prose(docs, text):
     assert {d.layer for d in found} == {"en/page.md:7"} and "typed" in found[0].measured
 
 
-@pytest.mark.parametrize("text", ["`(B, T, D)`", "[link](a_(B,_T)b)", "two tensors", "PyTorch 2.14", "CUDA 13.0", "$x$"])
+@pytest.mark.parametrize(
+    "text", ["`(B, T, D)`", "[link](a_(B,_T)b)", "two tensors", "PyTorch 2.14", "CUDA 13.0", "$x$"]
+)
 def test_what_is_no_size(docs, text):
     path = docs / "en" / "page.md"
     path.write_text(PAGE.replace("Prose with", f"{text} Prose with"), encoding="utf-8")

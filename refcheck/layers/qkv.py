@@ -55,9 +55,10 @@ def fused(u, W):
     return F.linear(u, W.flatten(1).mT).unflatten(-1, W.shape[1:]).permute(2, 0, 3, 1, 4)
 
 
-PLACES = dict(u="MmBackward0.self", W_Q="MmBackward0.mat2", W_K="MmBackward0.mat2", W_V="MmBackward0.mat2")
+INPUT, WEIGHT = "MmBackward0.self", "MmBackward0.mat2"
+PLACES: dict[str, str | tuple[str, ...]] = dict(u=(INPUT, INPUT, INPUT), W_Q=WEIGHT, W_K=WEIGHT, W_V=WEIGHT)
 EAGER = Saves(SEPARATE, at=PLACES)
-ONE_LINEAR = Saves(FUSED, at=dict(u="MmBackward0.self", W="MmBackward0.mat2"))
+ONE_LINEAR = Saves(FUSED, at=dict(u=INPUT, W=WEIGHT))
 
 LAYER = Layer(
     __name__,
