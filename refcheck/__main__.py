@@ -20,9 +20,11 @@ except ModuleNotFoundError as missing:
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
 from refcheck import Problem, audit_command, check, evidence, measure, pages, prove, tables
+from refcheck.block import Block
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
-from refcheck.spec import DEVICES, DTYPES, Block, Layer, absence
+from refcheck.sizes import DEVICES, DTYPES
+from refcheck.spec import Layer, absence
 
 OLDEST = (2, 9)
 EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
@@ -146,10 +148,10 @@ def _told(args: argparse.Namespace, findings: Iterator[prove.Finding]) -> Iterat
 
 def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[Any, Any, evidence.Row]]:
     for layer in _chosen(args):
-        for implementation in layer.implementations:
+        for one in layer.implementations:
             for dtype in args.dtype or DTYPES:
-                if reason := absence(implementation, device, dtype):
-                    _say(args, f"not run {device}: {layer.id} {implementation.id} {dtype}: {reason}")
+                if reason := absence(one, device, dtype):
+                    _say(args, f"not run {device}: {layer.id} {one.id} {dtype}: {reason}")
     for layer, implementation, dtype in check.cases(_chosen(args), device, args.dtype or DTYPES):
         row = check.measure_row(layer, implementation, device, dtype)
         _say(args, f"measured {device}: {layer.id} {implementation.id} {dtype}")

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from sympy import Expr, expand, sympify
 
+from refcheck.block import Block
 from refcheck.evidence import Record, Row, here, source_hash
 from refcheck.fold import same_elements
 from refcheck.measure import measure
-from refcheck.spec import DTYPES, Block, Composed, Implementation, Layer, Run, Saved, absence, at_sizes, claim
+from refcheck.saved import Run, Saved
+from refcheck.sizes import DTYPES, at_sizes
+from refcheck.spec import Layer, Measured, absence, claim
 
 Key = tuple[str, str, str]
 PAGE = "page"
@@ -43,7 +46,7 @@ class Drift:
 
 def cases(
     layers: Iterable[Layer | Block], device: str, dtypes: Iterable[str] = DTYPES
-) -> Iterator[tuple[Layer | Block, Implementation | Composed, str]]:
+) -> Iterator[tuple[Layer | Block, Measured, str]]:
     """Every implementation in every dtype in which it can run on this device."""
     dtypes = tuple(dtypes)
     for layer in layers:
@@ -53,18 +56,16 @@ def cases(
                     yield layer, implementation, dtype
 
 
-def key(layer: Layer | Block, implementation: Implementation | Composed, dtype: str) -> Key:
+def key(layer: Layer | Block, implementation: Measured, dtype: str) -> Key:
     return (layer.id, implementation.id, dtype)
 
 
-def measure_row(layer: Layer | Block, implementation: Implementation | Composed, device: str, dtype: str) -> Row:
+def measure_row(layer: Layer | Block, implementation: Measured, device: str, dtype: str) -> Row:
     """A fresh row, as a record would hold it."""
     return Row(*key(layer, implementation, dtype), source_hash(layer), measure(implementation, device, dtype))
 
 
-def against_claim(
-    layer: Layer | Block, implementation: Implementation | Composed, device: str, row: Row, where: str
-) -> Iterator[Drift]:
+def against_claim(layer: Layer | Block, implementation: Measured, device: str, row: Row, where: str) -> Iterator[Drift]:
     """Where a measured row, fresh or recorded, differs from the claim."""
     module = layer.module.replace(".", "/") + ".py"
     again = f"look at {module}, then: python -m refcheck measure --layer {layer.id} --device {device}"
@@ -149,7 +150,7 @@ def check_record(record: Record, layers: Iterable[Layer | Block], every: Iterabl
 def check_fresh(
     row: Row,
     layer: Layer | Block,
-    implementation: Implementation | Composed,
+    implementation: Measured,
     device: str,
     records: Mapping[str, Record],
 ) -> list[Drift]:

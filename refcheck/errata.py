@@ -226,9 +226,9 @@ ENTRIES = (
         "imprecise",
         r"$Y = X \odot M$，$\frac{\partial L}{\partial X} = \frac{\partial L}{\partial Y} \odot M$",
         (says_formula("dropout", "eager", y=("x * m", "x * n"), dx=("dy * m", "dy * n")),),
-        zh="要看 $M$ 指什么。若是 0 和 1 的掩码 $m$，两个式子都少一个因子 $1/(1-p)$；若把因子并进去，即 "
+        zh="没有说明 $M$ 是哪一种掩码。若是 0 和 1 的掩码 $m$，两个式子都少一个因子 $1/(1-p)$；若把因子并进去，即 "
         "$n = m/(1-p)$，就都成立。原文的表里没有漏掉这个因子。",
-        en="It depends on what $M$ is. If it is the mask $m$ of zeros and ones, both equations lack the factor "
+        en="It doesn't say which mask $M$ is. If it is the mask $m$ of zeros and ones, both equations lack the factor "
         "$1/(1-p)$; if it includes the factor, as $n = m/(1-p)$ does, both hold. In its table the article has "
         "the factor.",
     ),

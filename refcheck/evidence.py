@@ -24,7 +24,10 @@ from typing import Any
 from sympy import Expr, Integer, expand, symbols
 
 from refcheck import Problem
-from refcheck.spec import CLASSES, DEVICES, ITEMSIZE, Block, Layer, Run, Saved, device_bytes, host_bytes
+from refcheck.block import Block
+from refcheck.saved import CLASSES, Run, Saved, device_bytes, host_bytes
+from refcheck.sizes import DEVICES, ITEMSIZE
+from refcheck.spec import Layer
 
 SCHEMA = 1
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,10 +13,13 @@ from typing import Any, ParamSpec
 
 from sympy import Expr, symbols
 
+from refcheck.block import Block, Composed
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
 from refcheck.prove import SMALL, example, symbolic
-from refcheck.spec import Block, Composed, D, Implementation, Layer, Saved, absence, at_sizes, call, claim, d, h
+from refcheck.saved import Saved
+from refcheck.sizes import D, at_sizes, d, h
+from refcheck.spec import Implementation, Layer, absence, call, claim
 
 VERDICTS = ("right", "depends", "imprecise", "wrong")  # from the mildest to the gravest
 DEVICES = ("cuda", "cpu")

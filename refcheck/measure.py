@@ -23,9 +23,9 @@ from refcheck import Problem
 from refcheck.fold import folds, same_elements
 from refcheck.observe import Given, Kept, observe
 from refcheck.prove import example
-from refcheck.spec import Composed, Implementation, Input, Run, Saved, at_sizes, call
-
-Measured = Implementation | Composed
+from refcheck.saved import Run, Saved
+from refcheck.sizes import at_sizes
+from refcheck.spec import Input, Measured, call
 
 # Sizes for real tensors.  In the first two no two lengths agree and none divides the other by chance; the last is the
 # smallest there is.

@@ -19,7 +19,8 @@ from typing import Any
 from sympy import Expr, Indexed, Integer, Rational, diff, sympify
 
 from refcheck.arrays import Array, variable
-from refcheck.spec import Implementation, Input, Layer, Pair, at_sizes, call
+from refcheck.sizes import at_sizes
+from refcheck.spec import Implementation, Input, Layer, Pair, call
 from refcheck.sums import difference, fresh, normal
 
 # Sizes of the explicit matrices: small, pairwise different, none that hides a missing factor.

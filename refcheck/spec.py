@@ -1,4 +1,4 @@
-"""The words in which a layer is described: sizes, inputs, pairs of formulas, implementations and what they save.
+"""The words in which a layer is described: inputs, pairs of formulas, implementations and what they save.
 
 All of it is written by hand, from understanding; nothing here is ever filled in from a measurement.
 """
@@ -7,33 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-from sympy import Add, Expr, Integer, Mul, symbols, sympify
+from sympy import Expr, Integer, Mul, symbols, sympify
 
 from refcheck.arrays import Array, Shape, variable
-
-# B batch · T sequence length · D = h·d hidden size · h heads · d head size · M FFN width · V vocabulary
-B, T, D, h, d, M, V = symbols("B T D h d M V", integer=True, positive=True)
-
-DTYPES = ("bfloat16", "float16", "float32")
-ITEMSIZE = {
-    "bool": 1,
-    "uint8": 1,
-    "bfloat16": 2,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int64": 8,
-    "uint64": 8,
-}  # bytes
-DEVICES = ("cpu", "cuda-trace", "cuda")
-
-# What a kept storage is.  A row's bytes are those on its device, parameters left out: they are there anyway.
-CLASSES = ("input", "activation", "parameter", "buffer", "weight copy", "rng", "host", "number")
-ON_DEVICE = frozenset({"input", "activation", "buffer", "weight copy", "rng"})
+from refcheck.saved import Saved
+from refcheck.sizes import ITEMSIZE
 
 
 @dataclass(frozen=True)
@@ -52,12 +34,6 @@ class Input:
     @property
     def differentiable(self) -> bool:
         return self.dtype is None and self.cls != "buffer"
-
-
-def at_sizes(expression: Expr | int, sizes: Mapping[str, int]) -> int:
-    """The value of a closed form in B, T, D, … at given sizes; raises KeyError for a size that is not given."""
-    expression = sympify(expression)
-    return int(expression.subs({s: sizes[s.name] for s in expression.free_symbols}))
 
 
 def activation(*shape: Expr) -> Input:
@@ -132,55 +108,6 @@ class Pair:
 
 def _positive(name: str) -> Expr:
     return symbols(name, positive=True)
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A kept storage, as claimed or as measured: the one form in which the two are compared.
-
-    `shape` is the tensor's, `nbytes` are the bytes of its whole storage; both are closed forms, or numbers where the
-    sizes are.  `shared_with` lists further holders and, if the storage is the output's too, ``"output"``.
-    """
-
-    name: str
-    node: str
-    attr: str
-    shape: tuple[Expr, ...]
-    dtype: str
-    nbytes: Expr
-    cls: str
-    shared_with: tuple[str, ...] = ()
-
-    @property
-    def holders(self) -> tuple[str, ...]:
-        """Every place that holds the storage, in one order; three linear layers of one input hold it three times."""
-        return tuple(sorted((f"{self.node}.{self.attr}", *self.shared_with)))
-
-
-def absence(implementation: Implementation | Composed, device: str, dtype: str) -> str | None:
-    """Why this can't run on this kind of device with this dtype; None if it can."""
-    family = device.partition("-")[0]
-    keys = (family, dtype, f"{family}/{dtype}")
-    return next((implementation.absent[key] for key in keys if key in implementation.absent), None)
-
-
-def device_bytes(saved: Iterable[Saved]) -> Expr:
-    """Bytes kept on the row's device, parameters left out."""
-    return Add(*(s.nbytes for s in saved if s.cls in ON_DEVICE))
-
-
-def host_bytes(saved: Iterable[Saved]) -> Expr:
-    """Bytes kept on the CPU by a row that runs elsewhere; Python numbers are not counted."""
-    return Add(*(s.nbytes for s in saved if s.cls == "host"))
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one implementation kept at one set of sizes; `sizes` is empty where they are symbols."""
-
-    sizes: Mapping[str, int]
-    saved: tuple[Saved, ...]
-    guards: tuple[str, ...] = ()
 
 
 def call(run: Callable[..., Any], given: Mapping[str, Any], *first: Any) -> Any:
@@ -305,81 +232,45 @@ def _read_off(saves: Saves, dtype: str) -> tuple[Saved, ...]:
     return tuple(rows)
 
 
-def claim(implementation: Implementation | Composed, device: str, dtype: str) -> tuple[Saved, ...]:
-    """What is claimed to be kept on this kind of device, with activations of this dtype."""
-    return implementation.claim(device, dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A layer's implementation as one part of a block; `names` says what the block calls the layer's tensors."""
-
-    layer: Layer
-    implementation: str
-    names: Mapping[str, str] = field(default_factory=dict)
+class Measured(Protocol):
+    """What can be run, measured and compared with its claim: an implementation of a layer, or of a block."""
 
     @property
-    def of(self) -> Implementation:
-        (found,) = (i for i in self.layer.implementations if i.id == self.implementation)
-        return found
+    def id(self) -> str: ...
 
-    def needed(self, device: str) -> tuple[str, ...]:
-        return tuple(self.names.get(name, name) for name in self.of.needed(device))
+    @property
+    def title(self) -> Mapping[str, str]: ...
 
-    def claim(self, device: str, dtype: str) -> tuple[Saved, ...]:
-        """The layer's own claim, in the block's names and sizes."""
-        kept = self.of.claim(device, dtype)
-        return tuple(
-            replace(
-                s,
-                name=self.names.get(s.name, s.name),
-                shape=tuple(n.subs(D, h * d) for n in s.shape),
-                nbytes=s.nbytes.subs(D, h * d),
-            )
-            for s in kept
-        )
+    @property
+    def run(self) -> Callable[..., Any]: ...
+
+    @property
+    def scalars(self) -> Mapping[str, float]: ...
+
+    @property
+    def absent(self) -> Mapping[str, str]: ...
+
+    def inputs(self, device: str) -> Mapping[str, Input]: ...
+
+    def needed(self, device: str) -> tuple[str, ...]: ...
+
+    def outputs(self, output: Any) -> dict[str, Any]: ...
+
+    def claim(self, device: str, dtype: str) -> tuple[Saved, ...]: ...
+
+    def values(self, device: str, outputs: Iterable[Any], inputs: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Composed:
-    """A block: torch code that runs it whole, and the parts whose claims must add up to what it keeps.
+def claim(measured: Measured, device: str, dtype: str) -> tuple[Saved, ...]:
+    """What is claimed to be kept on this kind of device, with activations of this dtype."""
+    return measured.claim(device, dtype)
 
-    Tensors of the same name are one storage.  What is an input of a part and not of the block is an activation.
-    """
 
-    id: str
-    title: Mapping[str, str]
-    run: Callable[..., Any]
-    given: Mapping[str, Input]
-    parts: tuple[Part, ...]
-    scalars: Mapping[str, float] = field(default_factory=dict)
-    absent: Mapping[str, str] = field(default_factory=dict)
-
-    def inputs(self, device: str) -> Mapping[str, Input]:
-        return self.given
-
-    def needed(self, device: str) -> tuple[str, ...]:
-        """What the parts need, each name once."""
-        return tuple({name: None for part in self.parts for name in part.needed(device)})
-
-    def outputs(self, output: Any) -> dict[str, Any]:
-        return {"output": output}
-
-    def claim(self, device: str, dtype: str) -> tuple[Saved, ...]:
-        """The union of the parts' claims, each storage once."""
-        kept: dict[str, Saved] = {}
-        for s in (s for part in self.parts for s in part.claim(device, dtype)):
-            cls = "activation" if s.cls == "input" and s.name not in self.given else s.cls
-            others = [place for place in s.shared_with if place != "output"]
-            if s.name in kept:
-                others = [*kept[s.name].shared_with, f"{s.node}.{s.attr}", *others]
-                s = kept[s.name]
-            kept[s.name] = replace(s, cls=cls, shared_with=tuple(others))
-        return tuple(kept.values())
-
-    def values(self, device: str, outputs: Iterable[Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """A block has no formula of its own: its tensors are known by their places and shapes."""
-        return {}
+def absence(measured: Measured, device: str, dtype: str) -> str | None:
+    """Why this can't run on this kind of device with this dtype; None if it can."""
+    family = device.partition("-")[0]
+    keys = (family, dtype, f"{family}/{dtype}")
+    return next((measured.absent[key] for key in keys if key in measured.absent), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,16 +289,3 @@ class Layer:
     def pairs(self) -> tuple[Pair, ...]:
         """Each pair once, the first being the one that the layer's page derives."""
         return tuple({pair.id: pair for impl in self.implementations for pair in impl.pairs}.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Layers put together, by one or several implementations; its id never is a layer's."""
-
-    module: str
-    title: Mapping[str, str]
-    implementations: tuple[Composed, ...]
-
-    @property
-    def id(self) -> str:
-        return self.module.rpartition(".")[2].replace("_", "-")

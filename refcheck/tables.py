@@ -14,33 +14,14 @@ from typing import Any
 from sympy import Expr, expand, sympify
 
 from refcheck import errata as article
+from refcheck.block import Block
 from refcheck.blocks import BLOCKS
 from refcheck.check import check_record
 from refcheck.evidence import ROOT, Record, parse, read_all, saved_json
 from refcheck.layers import LAYERS
-from refcheck.spec import (
-    DEVICES,
-    DTYPES,
-    ON_DEVICE,
-    B,
-    Block,
-    Composed,
-    D,
-    Implementation,
-    Layer,
-    M,
-    Pair,
-    Saved,
-    T,
-    V,
-    absence,
-    at_sizes,
-    claim,
-    d,
-    device_bytes,
-    h,
-    host_bytes,
-)
+from refcheck.saved import ON_DEVICE, Saved, device_bytes, host_bytes
+from refcheck.sizes import DEVICES, DTYPES, B, D, M, T, V, at_sizes, d, h
+from refcheck.spec import Implementation, Layer, Measured, Pair, absence, claim
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 DEVICE = {"cuda": "CUDA", "cpu": "CPU"}
@@ -179,7 +160,7 @@ def rows(
                     yield _row(layer, implementation, device, dtype)
 
 
-def _row(layer: Layer | Block, implementation: Implementation | Composed, device: str, dtype: str) -> dict[str, Any]:
+def _row(layer: Layer | Block, implementation: Measured, device: str, dtype: str) -> dict[str, Any]:
     """A row; where the implementation can't run, `absent` says why, and nothing is claimed."""
     absent = absence(implementation, device, dtype)
     saved = () if absent else claim(implementation, device, dtype)
@@ -562,7 +543,7 @@ def _errata_group(group: article.Group, lang: str) -> str:
     body = []
     for entry in group.entries:
         name = f"[{words[entry.part]}](#{entry.id}){{ #{entry.id} .entry }}"
-        shown = "<br>".join(f"`{statement.text}`" for statement in entry.shown)
+        shown = " ".join(f"`{statement.text}`" for statement in entry.shown)
         quote = f'<span lang="zh">{entry.quote}</span>'
         body.append([f"{name}<br>{_verdict(entry.verdict, lang)}", quote, getattr(entry, lang), shown])
     see = ("、" if lang == "zh" else ", ").join(f"[{titles[n]}](layers/{n}.md)" for n in group.layers.split())

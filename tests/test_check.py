@@ -12,7 +12,8 @@ from refcheck.evidence import FOLDER, read_all
 from refcheck.fold import same_elements
 from refcheck.layers import LAYERS
 from refcheck.observe import Disagreement
-from refcheck.spec import B, D, Implementation, M, Pair, Saves, T, V, activation, claim
+from refcheck.sizes import B, D, M, T, V
+from refcheck.spec import Implementation, Pair, Saves, activation, claim
 
 DEVICES = [
     "cpu",

@@ -20,7 +20,7 @@ from refcheck.__main__ import main
 from refcheck.blocks import BLOCKS
 from refcheck.evidence import FOLDER, ROOT, parse
 from refcheck.layers import LAYERS
-from refcheck.spec import DEVICES, DTYPES
+from refcheck.sizes import DEVICES, DTYPES
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from refcheck import Problem, evidence
 from refcheck.evidence import Record, merge, parse, read, read_all, source_hash, to_json, write
 from refcheck.layers import LAYERS
-from refcheck.spec import B, D, T
+from refcheck.sizes import B, D, T
 
 NAME = "torch-2.14.1-cpu"
 SMALL = replace(

@@ -8,7 +8,8 @@ from mutants import mutants
 from refcheck.arrays import einsum, exp
 from refcheck.layers import LAYERS, gelu
 from refcheck.prove import against_torch, prove, symbolic
-from refcheck.spec import B, D, Implementation, M, Pair, Saves, T, activation, mask, parameter
+from refcheck.sizes import B, D, M, T
+from refcheck.spec import Implementation, Pair, Saves, activation, mask, parameter
 
 MUTANTS = dict(mutant for layer in LAYERS for mutant in mutants(layer))
 

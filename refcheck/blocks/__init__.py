@@ -2,6 +2,6 @@
 
 from importlib import import_module
 
-from refcheck.spec import Block
+from refcheck.block import Block
 
 BLOCKS: tuple[Block, ...] = tuple(import_module(f"refcheck.blocks.{name}").BLOCK for name in ("gpt2",))

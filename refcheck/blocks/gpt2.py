@@ -1,5 +1,6 @@
 """The block of GPT-2: LayerNorm before each branch, eager attention with an additive mask, a GELU FFN, dropout."""
 
+from refcheck.block import Block, Composed, Part
 from refcheck.layers import (
     attention_dropout,
     attention_value,
@@ -13,7 +14,8 @@ from refcheck.layers import (
     scores,
     softmax,
 )
-from refcheck.spec import B, Block, Composed, M, Part, T, activation, buffer, d, h, parameter
+from refcheck.sizes import B, M, T, d, h
+from refcheck.spec import activation, buffer, parameter
 
 D = h * d
 

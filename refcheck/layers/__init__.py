@@ -2,7 +2,9 @@
 
 from importlib import import_module
 
-from refcheck.spec import Layer, at_sizes, claim, device_bytes
+from refcheck.saved import device_bytes
+from refcheck.sizes import at_sizes
+from refcheck.spec import Layer, claim
 
 LAYERS: tuple[Layer, ...] = tuple(
     import_module(f"refcheck.layers.{name}").LAYER

@@ -2,7 +2,8 @@
 
 from refcheck.instance import instance
 from refcheck.layers import dropout
-from refcheck.spec import B, T, activation, h, mask
+from refcheck.sizes import B, T, h
+from refcheck.spec import activation, mask
 
 LAYER = instance(
     __name__,

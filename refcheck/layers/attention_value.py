@@ -1,7 +1,8 @@
 """Attention's weighted sum of values: O = P̃V, and c, the heads of O side by side."""
 
 from refcheck.arrays import einsum
-from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, activation, d, h
+from refcheck.sizes import B, T, d, h
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 
 def forward(P_dropped, V):

@@ -1,7 +1,8 @@
 """Cross entropy of logits ℓ with targets t: the mean of -log softmax(ℓ)[t] over the targets that are not ignored."""
 
 from refcheck.arrays import differs, einsum, exp, log, one_hot
-from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, V, activation, tokens
+from refcheck.sizes import B, T, V
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, tokens
 
 
 def forward(logits, t, ignore):

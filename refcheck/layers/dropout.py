@@ -1,6 +1,7 @@
 """Dropout: y = x ⊙ m / (1 - p), with m drawn as 1 with probability 1 - p, else 0."""
 
-from refcheck.spec import B, D, Implementation, Layer, Pair, Saves, T, activation, mask
+from refcheck.sizes import B, D, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, mask
 
 
 def forward(x, m, p):

@@ -1,7 +1,8 @@
 """Token embedding: x = W[tokens]."""
 
 from refcheck.arrays import einsum, one_hot
-from refcheck.spec import B, D, Implementation, Layer, Pair, Saves, T, V, parameter, tokens
+from refcheck.sizes import B, D, T, V
+from refcheck.spec import Implementation, Layer, Pair, Saves, parameter, tokens
 
 
 def forward(tokens, W):

@@ -2,7 +2,8 @@
 
 from refcheck.instance import instance
 from refcheck.layers import dropout
-from refcheck.spec import B, D, T, activation, mask
+from refcheck.sizes import B, D, T
+from refcheck.spec import activation, mask
 
 LAYER = instance(
     __name__,

@@ -2,7 +2,8 @@
 
 from refcheck.arrays import einsum
 from refcheck.layers import gelu
-from refcheck.spec import B, D, Implementation, Layer, M, Pair, Saves, T, activation, parameter
+from refcheck.sizes import B, D, M, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, parameter
 
 
 def forward(v, W1, b1, W2, b2):

@@ -3,7 +3,8 @@
 from refcheck.arrays import einsum
 from refcheck.function import written_out
 from refcheck.layers import swiglu
-from refcheck.spec import B, D, Implementation, Layer, M, Pair, Saves, T, activation, parameter
+from refcheck.sizes import B, D, M, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, parameter
 
 
 def forward(v, W_gate, W_up, W_down):

@@ -1,7 +1,8 @@
 """GELU: g = z · Φ(z), exact or with its tanh approximation."""
 
 from refcheck.arrays import erf, exact, exp, tanh
-from refcheck.spec import B, Implementation, Layer, M, Pair, Saves, T, activation
+from refcheck.sizes import B, M, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 RSQRT_2 = exact("1/sqrt(2)")
 RSQRT_2PI = exact("1/sqrt(2*pi)")

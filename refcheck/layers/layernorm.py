@@ -2,7 +2,8 @@
 
 from refcheck.arrays import rsqrt
 from refcheck.function import written_out
-from refcheck.spec import B, D, Implementation, Layer, Pair, Saves, T, Unneeded, activation, parameter
+from refcheck.sizes import B, D, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, Unneeded, activation, parameter
 
 
 def forward(x, w, b, eps):

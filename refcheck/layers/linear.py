@@ -1,7 +1,8 @@
 """Linear layer: y = xW + b, or y = xW."""
 
 from refcheck.arrays import einsum
-from refcheck.spec import B, D, Implementation, Layer, M, Pair, Saves, T, activation, parameter
+from refcheck.sizes import B, D, M, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, parameter
 
 
 def forward(x, W, b):

@@ -2,7 +2,8 @@
 
 from refcheck.instance import instance
 from refcheck.layers import linear
-from refcheck.spec import B, D, T, V, activation, parameter
+from refcheck.sizes import B, D, T, V
+from refcheck.spec import activation, parameter
 
 LAYER = instance(
     __name__,

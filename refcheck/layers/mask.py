@@ -1,6 +1,7 @@
 """Attention mask: hides some scores, by adding a large negative number or by writing one."""
 
-from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, activation, buffer, h
+from refcheck.sizes import B, T, h
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, buffer
 
 
 def forward(S, A):

@@ -2,7 +2,8 @@
 
 from refcheck.instance import instance
 from refcheck.layers import linear
-from refcheck.spec import B, T, activation, d, h, parameter
+from refcheck.sizes import B, T, d, h
+from refcheck.spec import activation, parameter
 
 LAYER = instance(
     __name__,

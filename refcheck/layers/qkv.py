@@ -1,7 +1,8 @@
 """The projections to Q, K and V: three linear layers of one input u, split into heads."""
 
 from refcheck.arrays import einsum
-from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, activation, d, h, parameter
+from refcheck.sizes import B, T, d, h
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, parameter
 
 
 def forward(u, W_Q, W_K, W_V):

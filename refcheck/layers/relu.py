@@ -1,7 +1,8 @@
 """ReLU, sigmoid and tanh: activations whose derivative is a function of their output g."""
 
 from refcheck.arrays import exp, tanh
-from refcheck.spec import B, Implementation, Layer, M, Pair, Saves, T, activation
+from refcheck.sizes import B, M, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 
 def forward(z):

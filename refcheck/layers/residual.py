@@ -1,6 +1,7 @@
 """Residual connection: y = x + a, with a the output of the branch."""
 
-from refcheck.spec import B, D, Implementation, Layer, Pair, Saves, T, activation
+from refcheck.sizes import B, D, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 
 def forward(x, a):

@@ -1,7 +1,8 @@
 """RMSNorm over the last axis, with weight: y = x · rstd · w."""
 
 from refcheck.arrays import rsqrt
-from refcheck.spec import B, D, Implementation, Layer, Pair, Saves, T, activation, parameter
+from refcheck.sizes import B, D, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, parameter
 
 
 def forward(x, w, eps):

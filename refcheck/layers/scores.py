@@ -1,7 +1,8 @@
 """Attention scores: S = QKᵀ/√d."""
 
 from refcheck.arrays import einsum, rsqrt
-from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, activation, d, h
+from refcheck.sizes import B, T, d, h
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 
 def forward(Q, K):

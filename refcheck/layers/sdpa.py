@@ -1,7 +1,8 @@
 """Scaled dot-product attention in one op: O = softmax(QKᵀ/√d)V, without keeping P."""
 
 from refcheck.arrays import einsum, exp, log, rsqrt
-from refcheck.spec import B, Implementation, Input, Layer, Pair, Saves, T, Unneeded, activation, d, h
+from refcheck.sizes import B, T, d, h
+from refcheck.spec import Implementation, Input, Layer, Pair, Saves, Unneeded, activation
 
 
 def forward(Q, K, V):

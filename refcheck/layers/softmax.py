@@ -2,7 +2,8 @@
 
 from refcheck.arrays import exp
 from refcheck.function import written_out
-from refcheck.spec import B, Implementation, Layer, Pair, Saves, T, activation, h
+from refcheck.sizes import B, T, h
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 
 def forward(S):

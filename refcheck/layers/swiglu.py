@@ -2,7 +2,8 @@
 
 from refcheck.arrays import sigmoid
 from refcheck.function import written_out
-from refcheck.spec import B, Implementation, Layer, M, Pair, Saves, T, activation
+from refcheck.sizes import B, M, T
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation
 
 
 def forward(z1, z2):
