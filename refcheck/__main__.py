@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
     install = f"{sys.executable} -m pip install '{wanted}'"
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
-from refcheck import Problem, audit_command, check, evidence, measure, pages, prove, tables
+from refcheck import Problem, audit_command, check, evidence, measure, pages, prove, rows, tables
 from refcheck.block import Block
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
@@ -218,9 +218,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _table(args: argparse.Namespace) -> int:
     layers, dtypes = _layers(args), args.dtype or DTYPES
-    rows = list(tables.rows(_chosen(args), args.device or DEVICES, dtypes))
-    _write_json(args, rows)
-    _write(args.csv, tables.as_csv(rows))
+    found = list(rows.rows(_chosen(args), args.device or DEVICES, dtypes))
+    _write_json(args, found)
+    _write(args.csv, rows.as_csv(found))
     if not args.json and not args.csv:
         print(tables.summary(args.lang, layers, dtypes[0]))
     return 0

@@ -5,248 +5,30 @@ A page calls the functions whose first parameters are ``(layer, lang)`` or ``(la
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from sympy import Expr, expand, sympify
+from sympy import Expr, sympify
 
 from refcheck import errata as article
 from refcheck.block import Block
 from refcheck.blocks import BLOCKS
-from refcheck.check import check_record
-from refcheck.evidence import ROOT, Record, parse, read_all, saved_json
+from refcheck.evidence import ROOT, parse
 from refcheck.layers import LAYERS
-from refcheck.saved import ON_DEVICE, Saved, device_bytes, host_bytes
-from refcheck.sizes import DEVICES, DTYPES, B, D, M, T, V, at_sizes, d, h
-from refcheck.spec import Implementation, Layer, Measured, Pair, absence, claim
+from refcheck.notation import chip, chips, human, shape_of, table, tex
+from refcheck.rows import records, supported
+from refcheck.saved import ON_DEVICE, Saved, device_bytes
+from refcheck.sizes import DTYPES, B, D, M, T, V, at_sizes, d, h
+from refcheck.spec import Implementation, Layer, Pair, absence, claim
+from refcheck.words import DEVICE, SHORT, WORDS
 
-SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-DEVICE = {"cuda": "CUDA", "cpu": "CPU"}
-EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
+
 # One sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
 MODELS: Mapping[str, Mapping[str, int]] = {
     "Llama-3-8B": {"B": 1, "T": 8192, "D": 4096, "h": 32, "d": 128, "M": 14336, "V": 128256},
     "GPT-3": {"B": 1, "T": 2048, "D": 12288, "h": 96, "d": 128, "M": 49152, "V": 50257},
 }
-WORDS: Mapping[str, Mapping[str, str]] = {
-    "zh": {
-        "layer": "层",
-        "implementation": "实现",
-        "pair": "公式对",
-        "needed": "需要",
-        "saved": "保存",
-        "measured": "实测",
-        "tensor": "张量",
-        "shape": "形状",
-        "dtype": "类型",
-        "bytes": "字节",
-        "class": "类别",
-        "place": "保存在",
-        "total": "合计，不含参数",
-        "nothing": "无",
-        "activation's": "同激活",
-        "record": "记录",
-        "environment": "环境",
-        "date": "日期",
-        "sizes": "尺寸",
-        "symbols": "符号：对任意尺寸成立",
-        "not on a GPU": "尚未在 GPU 上实测",
-        "without need": "不需要却保存",
-        "input": "输入",
-        "activation": "激活",
-        "parameter": "参数",
-        "buffer": "共享缓冲区",
-        "rng": "随机数状态",
-        "scalar": "标量",
-        "number": "Python 数",
-        "output": "也是输出",
-        "as": "同",
-        "parameters apart": "参数",
-        "right": "正确",
-        "depends": "视实现而定",
-        "imprecise": "不够准确",
-        "wrong": "有误",
-        "entries": "条数",
-        "quote": "原文",
-        "correction": "订正与补充",
-        "shown by": "依据",
-        "see": "详见",
-        "rule": "原则",
-        "formula": "公式",
-        "gradient": "梯度",
-        "upstream": "上游梯度",
-    },
-    "en": {
-        "layer": "Layer",
-        "implementation": "Implementation",
-        "pair": "Pair",
-        "needed": "Needed",
-        "saved": "Saved",
-        "measured": "Measured",
-        "tensor": "Tensor",
-        "shape": "Shape",
-        "dtype": "Dtype",
-        "bytes": "Bytes",
-        "class": "Class",
-        "place": "Held by",
-        "total": "Total, parameters left out",
-        "nothing": "nothing",
-        "activation's": "as the activation",
-        "record": "Record",
-        "environment": "Environment",
-        "date": "Date",
-        "sizes": "Sizes",
-        "symbols": "symbols: holds for every size",
-        "not on a GPU": "not yet measured on a GPU",
-        "without need": "Kept without need",
-        "input": "input",
-        "activation": "activation",
-        "parameter": "parameter",
-        "buffer": "shared buffer",
-        "rng": "random state",
-        "scalar": "scalar",
-        "number": "Python number",
-        "output": "also the output",
-        "as": "as",
-        "parameters apart": "parameter",
-        "right": "right",
-        "depends": "depends",
-        "imprecise": "imprecise",
-        "wrong": "wrong",
-        "entries": "Entries",
-        "quote": "The article",
-        "correction": "Correction or remark",
-        "shown by": "Shown by",
-        "see": "See",
-        "rule": "Rule",
-        "formula": "Formula",
-        "gradient": "Gradient",
-        "upstream": "Upstream gradient",
-    },
-}
-
-
-# --- for programs ---------------------------------------------------------------------------------------------------
-
-
-@cache
-def records() -> dict[str, Record]:
-    """The committed records, read once in a process."""
-    return read_all()
-
-
-@cache
-def supported(layer: Layer | Block) -> dict[str, tuple[str, ...]]:
-    """For each device the names of the records that hold this layer and agree with its claims."""
-    found: dict[str, list[str]] = {device: [] for device in DEVICES}
-    for name, record in records().items():
-        if not list(check_record(record, [layer], EVERY)):
-            found[record.environment.device].append(name)
-    return {device: tuple(names) for device, names in found.items()}
-
-
-def rows(
-    layers: Iterable[Layer | Block] = EVERY, devices: Iterable[str] = DEVICES, dtypes: Iterable[str] = DTYPES
-) -> Iterator[dict[str, Any]]:
-    """One row per layer, implementation, environment and dtype: needed, saved, bytes, and the records that agree."""
-    devices, dtypes = tuple(devices), tuple(dtypes)
-    for layer in layers:
-        for implementation in layer.implementations:
-            for dtype in dtypes:
-                for device in devices:
-                    yield _row(layer, implementation, device, dtype)
-
-
-def _row(layer: Layer | Block, implementation: Measured, device: str, dtype: str) -> dict[str, Any]:
-    """A row; where the implementation can't run, `absent` says why, and nothing is claimed."""
-    absent = absence(implementation, device, dtype)
-    saved = () if absent else claim(implementation, device, dtype)
-    return {
-        "layer": layer.id,
-        "implementation": implementation.id,
-        "environment": device,
-        "dtype": dtype,
-        "needed": [] if absent else list(implementation.needed(device)),
-        "saved": [saved_json(s) for s in saved],
-        "bytes": None if absent else str(expand(device_bytes(saved))),
-        "host_bytes": None if absent else str(expand(host_bytes(saved))),
-        "measured": [] if absent else list(supported(layer)[device]),
-        "absent": absent,
-    }
-
-
-def as_csv(found: Iterable[Mapping[str, Any]]) -> str:
-    """The rows as CSV, one line each, the saved tensors in one cell."""
-    text = io.StringIO()
-    columns = [
-        "layer",
-        "implementation",
-        "environment",
-        "dtype",
-        "needed",
-        "saved",
-        "bytes",
-        "host_bytes",
-        "measured",
-        "absent",
-    ]
-    out = csv.DictWriter(text, columns, lineterminator="\n")
-    out.writeheader()
-    for row in found:
-        saved = [f"{s['name']} ({', '.join(s['shape'])}) {s['dtype']}" for s in row["saved"]]
-        joined = {"needed": "; ".join(row["needed"]), "saved": "; ".join(saved), "measured": "; ".join(row["measured"])}
-        out.writerow({**row, **joined})
-    return text.getvalue()
-
-
-# --- how a size is written ------------------------------------------------------------------------------------------
-
-ORDER = ["B", "h", "T", "d", "D", "M", "V"]
-
-
-def _tex(form: Expr | int) -> str:
-    """A closed form in TeX, sizes in the order of the text: 2BTD + 8BT.  h·d is written D."""
-    terms = []
-    for term in expand(sympify(form)).subs(h * d, D).as_ordered_terms():
-        number, rest = term.as_coeff_Mul()
-        powers = rest.as_powers_dict() if rest != 1 else {}
-        symbols = sorted(powers, key=lambda s: ORDER.index(s.name) if s.name in ORDER else len(ORDER))
-        body = " ".join(s.name + (f"^{powers[s]}" if powers[s] != 1 else "") for s in symbols)
-        terms.append(f"{number if number != 1 or not body else ''}{body}")
-    return " + ".join(terms)
-
-
-def _shape(shape: Iterable[Expr | int], lang: str) -> str:
-    if not (shape := tuple(shape)):
-        return WORDS[lang]["scalar"]
-    return "$" + r" \times ".join(_tex(n) for n in shape) + "$"
-
-
-def _human(n: int) -> str:
-    """Bytes with a binary unit, exact where they are whole."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = 0
-    while power < len(units) - 1 and n >= 1024 ** (power + 1):
-        power += 1
-    value = n / 1024**power
-    return f"{value:g} {units[power]}" if value == int(value) else f"{value:.2f} {units[power]}"
-
-
-def _table(head: Iterable[str], body: Iterable[Iterable[str]], right: Iterable[int] = ()) -> str:
-    head = list(head)
-    ruler = ["---:" if n in set(right) else "---" for n in range(len(head))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ruler, *map(list, body)]) + "\n"
-
-
-def _chip(name: str, kind: str, anchor: str = "") -> str:
-    return f"`{name}`{{ .{kind}{f' #{anchor}' if anchor else ''} }}"
-
-
-def _chips(names: Iterable[str], kind: str, lang: str) -> str:
-    return " ".join(_chip(n, kind) for n in names) or WORDS[lang]["nothing"]
 
 
 def _badges(layer: Layer | Block, device: str) -> str:
@@ -278,11 +60,17 @@ def needed(layer: Layer, lang: str) -> str:
     body = []
     for pair in layer.pairs:
         saved = pair.symbolic[1]
-        users = ", ".join(i.title[lang] for i in layer.implementations if pair in i.pairs)
+        users = ", ".join(_user(i, pair, lang) for i in layer.implementations if pair in i.pairs)
         tensors = "、" if lang == "zh" else ", "
-        listed = tensors.join(f"{_chip(n, 'needed')} {_shape(saved[n].shape, lang)}" for n in pair.needed)
+        listed = tensors.join(f"{chip(n, 'needed')} {shape_of(saved[n].shape, lang)}" for n in pair.needed)
         body.append([f"`{pair.id}`", listed or words["nothing"], users])
-    return _table([words["pair"], words["needed"], words["implementation"]], body)
+    return table([words["pair"], words["needed"], words["implementation"]], body)
+
+
+def _user(implementation: Implementation, pair: Pair, lang: str) -> str:
+    """An implementation that uses this pair, with the device where it is only one of them."""
+    only = [DEVICE[d] for d in DEVICE if implementation.saves(d).pair is pair]
+    return implementation.title[lang] + (f" ({only[0]})" if len(implementation.pairs) > 1 else "")
 
 
 def saved(layer: Layer, lang: str) -> str:
@@ -306,7 +94,7 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
         cells = []
         for kept in claims.values():
             s = kept.get(name)
-            cells.append(f"{SHORT.get(s.dtype, s.dtype)} · ${_tex(s.nbytes)}$" if s else "—")
+            cells.append(f"{SHORT.get(s.dtype, s.dtype)} · ${tex(s.nbytes)}$" if s else "—")
         s = next(kept[name] for kept in claims.values() if name in kept)
         kind = f"{words[s.cls]}，{words['output']}" if "output" in s.shared_with and lang == "zh" else words[s.cls]
         if "output" in s.shared_with and lang == "en":
@@ -314,16 +102,16 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
         places = list(
             dict.fromkeys(f"`{kept[name].node}.{kept[name].attr}`" for kept in claims.values() if name in kept)
         )
-        chip = _chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
-        body.append([chip, _shape(s.shape, lang), *cells, kind, " · ".join(places)])
+        label = chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
+        body.append([label, shape_of(s.shape, lang), *cells, kind, " · ".join(places)])
     totals = [
-        "—" if absence(implementation, device, "bfloat16") else f"${_tex(device_bytes(kept.values()))}$"
+        "—" if absence(implementation, device, "bfloat16") else f"${tex(device_bytes(kept.values()))}$"
         for device, kept in claims.items()
     ]
     body.append([words["total"], "", *totals, "", " ".join(_badges(layer, d) for d in DEVICE)])
     head = [words["tensor"], words["shape"], "CUDA (bf16)", "CPU (bf16)", words["class"], words["place"]]
-    notes = "".join(f"\n- {_chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
-    return _table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
+    notes = "".join(f"\n- {chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
+    return table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
 
 
 def _claim(implementation: Implementation, device: str, dtype: str = "bfloat16") -> tuple[Saved, ...]:
@@ -341,7 +129,7 @@ def form(
     of: str | None = None,
 ) -> str:
     """A closed form in bytes, inline: of everything an implementation keeps, or of one tensor; `of` another layer."""
-    return f"${_tex(_bytes(_layer(layer, of), implementation, device, dtype, tensor))}$"
+    return f"${tex(_bytes(_layer(layer, of), implementation, device, dtype, tensor))}$"
 
 
 def size(
@@ -355,7 +143,7 @@ def size(
     of: str | None = None,
 ) -> str:
     """The same at a model's sizes, with a binary unit."""
-    return _human(at_sizes(_bytes(_layer(layer, of), implementation, device, dtype, tensor), MODELS[model]))
+    return human(at_sizes(_bytes(_layer(layer, of), implementation, device, dtype, tensor), MODELS[model]))
 
 
 def dtype(
@@ -370,7 +158,7 @@ def shape(layer: Layer, lang: str, tensor: str, pair: str | None = None, of: str
     """The shape of a tensor that the pair takes, saves or returns, inline."""
     chosen = _pair(_layer(layer, of), pair)
     output, kept, inputs = chosen.symbolic
-    return _shape({**chosen.outputs(output), **inputs, **kept}[tensor].shape, lang)
+    return shape_of({**chosen.outputs(output), **inputs, **kept}[tensor].shape, lang)
 
 
 def _layer(layer: Layer, of: str | None) -> Layer:
@@ -394,12 +182,12 @@ def nbytes(layer: Layer, lang: str) -> str:
         }
         same = len({str(f) for f in forms.values()}) < len(forms)
         for device in ["cuda"] if same else forms:
-            worked = [_human(at_sizes(forms[device][0] or 0, sizes)) for sizes in MODELS.values()]
+            worked = [human(at_sizes(forms[device][0] or 0, sizes)) for sizes in MODELS.values()]
             where = "CUDA = CPU" if same else DEVICE[device]
-            cells = ["—" if f is None else f"${_tex(f)}$" for f in forms[device]]
+            cells = ["—" if f is None else f"${tex(f)}$" for f in forms[device]]
             body.append([implementation.title[lang], where, *cells, *worked])
     head = [words["implementation"], "", *(SHORT[t] for t in DTYPES), *(f"{m}, bf16" for m in MODELS)]
-    return _table(head, body, right=range(2, 2 + len(DTYPES) + len(MODELS))) + "\n" + models(lang)
+    return table(head, body, right=range(2, 2 + len(DTYPES) + len(MODELS))) + "\n" + models(lang)
 
 
 def models(lang: str) -> str:
@@ -426,7 +214,7 @@ def evidence(layer: Layer, lang: str) -> str:
             css = {"cpu": "cpu", "cuda-trace": "trace", "cuda": "gpu"}[device]
             where = f'<span class="env {css}">{device}</span>'
             body.append([where, f"torch {e.torch}", sizes, e.date, f"[`{name}.json`](../evidence/{name}.json)"])
-    text = _table([words["environment"], "PyTorch", words["sizes"], words["date"], words["record"]], body)
+    text = table([words["environment"], "PyTorch", words["sizes"], words["date"], words["record"]], body)
     return (
         text
         if supported(layer)["cuda"]
@@ -457,7 +245,7 @@ def summary(lang: str, layers: Iterable[Layer] = LAYERS, dtype: str = "bfloat16"
                 both = device == "cuda" and same
                 body.append(_summary_row(layer, implementation, device, kept, both, lang, link))
     head = ["layer", "implementation", "", "needed", "saved", "bytes", "measured"]
-    return _table([words.get(h, h) for h in head], body, right=(5,))
+    return table([words.get(h, h) for h in head], body, right=(5,))
 
 
 def _same(a: Iterable[Saved], b: Iterable[Saved]) -> bool:
@@ -470,7 +258,7 @@ def _summary_row(
     page = link.format(layer.id)
     kept = [s for s in kept if s.cls != "parameter"]
     tensors = "<br>".join(
-        f"{_chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {_shape(s.shape, lang)}" for s in kept
+        f"{chip(s.name, 'saved')} {SHORT.get(s.dtype, s.dtype)} {shape_of(s.shape, lang)}" for s in kept
     )
     parameters = {n for n, i in implementation.saves(device).pair.inputs.items() if i.cls == "parameter"}
     wanted = [n for n in implementation.saves(device).pair.needed if n not in parameters]
@@ -478,9 +266,9 @@ def _summary_row(
         f"[{layer.title[lang]}]({page})",
         f"[{implementation.title[lang]}]({page}#saved-{implementation.id})",
         "CUDA, CPU" if both else DEVICE[device],
-        _chips(wanted, "needed", lang),
+        chips(wanted, "needed", lang),
         tensors or WORDS[lang]["nothing"],
-        f"${_tex(device_bytes(kept))}$",
+        f"${tex(device_bytes(kept))}$",
         " ".join(_badges(layer, d) for d in (DEVICE if both else [device])),
     ]
 
@@ -498,12 +286,12 @@ def block(lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16") -
         new = [s for s in part.claim(device, dtype) if s.cls in ON_DEVICE and s.name not in seen]
         seen.update(s.name for s in new)
         body += [
-            [link, _chip(s.name, "saved"), _shape(s.shape, lang), SHORT.get(s.dtype, s.dtype), f"${_tex(s.nbytes)}$"]
+            [link, chip(s.name, "saved"), shape_of(s.shape, lang), SHORT.get(s.dtype, s.dtype), f"${tex(s.nbytes)}$"]
             for s in new
         ] or [[link, words["nothing"], "", "", "$0$"]]
-    total = f"${_tex(_kept(name, device, dtype))}$"
+    total = f"${tex(_kept(name, device, dtype))}$"
     body.append([words["total"], "", "", _badges(found, device), total])
-    return _table([words[w] for w in ("layer", "tensor", "shape", "dtype", "bytes")], body, right=(4,))
+    return table([words[w] for w in ("layer", "tensor", "shape", "dtype", "bytes")], body, right=(4,))
 
 
 def block_form(
@@ -512,12 +300,12 @@ def block_form(
     """What a block keeps, in bytes, less another closed form, with some sizes expressed by others (M="4*D")."""
     given = {symbol: parse(sizes[symbol.name]) for symbol in (B, T, D, h, d, M, V) if symbol.name in sizes}
     left = (_kept(name, device, dtype) - parse(minus)).subs(h * d, D).subs(given)
-    return f"${_tex(left)}$"
+    return f"${tex(left)}$"
 
 
 def block_size(lang: str, name: str, model: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
     """What a block keeps at a model's sizes, with a binary unit."""
-    return _human(at_sizes(_kept(name, device, dtype), MODELS[model]))
+    return human(at_sizes(_kept(name, device, dtype), MODELS[model]))
 
 
 def _block(name: str) -> Block:
@@ -547,15 +335,15 @@ def _errata_group(group: article.Group, lang: str) -> str:
         quote = f'<span lang="zh">{entry.quote}</span>'
         body.append([f"{name}<br>{_verdict(entry.verdict, lang)}", quote, getattr(entry, lang), shown])
     see = ("、" if lang == "zh" else ", ").join(f"[{titles[n]}](layers/{n}.md)" for n in group.layers.split())
-    table = _table(["", *(words[w] for w in ("quote", "correction", "shown by"))], body)
-    return f"### {getattr(group, lang)} {{ #{group.id} }}\n\n{words['see']} {see}\n{{ .see }}\n\n{table}"
+    entries = table(["", *(words[w] for w in ("quote", "correction", "shown by"))], body)
+    return f"### {getattr(group, lang)} {{ #{group.id} }}\n\n{words['see']} {see}\n{{ .see }}\n\n{entries}"
 
 
 def errata_counts(lang: str) -> str:
     """How many entries have each verdict."""
     found = article.counts()
     body = [[*(str(n) for n in found.values()), str(sum(found.values()))]]
-    return _table([*(_verdict(v, lang) for v in found), WORDS[lang]["entries"]], body, right=range(len(found) + 1))
+    return table([*(_verdict(v, lang) for v in found), WORDS[lang]["entries"]], body, right=range(len(found) + 1))
 
 
 def _verdict(verdict: str, lang: str) -> str:

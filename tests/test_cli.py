@@ -150,14 +150,14 @@ def test_torch_too_old(capsys, monkeypatch):
 def test_a_damaged_record(command, folder, capsys):
     path = folder / "torch-2.14.1-cpu.json"
     path.write_text(path.read_text()[:1000])
-    from refcheck import tables
+    from refcheck import rows
 
-    for cached in (tables.records, tables.supported):
+    for cached in (rows.records, rows.supported):
         cached.cache_clear()
     try:
         assert run(command, "--layer", "residual") == 2
     finally:
-        for cached in (tables.records, tables.supported):
+        for cached in (rows.records, rows.supported):
             cached.cache_clear()
     err = capsys.readouterr().err.strip().splitlines()[-1]
     assert path.name in err and "restore it from git" in err
