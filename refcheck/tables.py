@@ -23,7 +23,6 @@ from refcheck.sizes import DTYPES, B, D, M, T, V, at_sizes, d, h
 from refcheck.spec import Implementation, Layer, Pair, absence, claim
 from refcheck.words import DEVICE, SHORT, WORDS
 
-
 # One sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
 MODELS: Mapping[str, Mapping[str, int]] = {
     "Llama-3-8B": {"B": 1, "T": 8192, "D": 4096, "h": 32, "d": 128, "M": 14336, "V": 128256},
@@ -108,7 +107,15 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
         "—" if absence(implementation, device, "bfloat16") else f"${tex(device_bytes(kept.values()))}$"
         for device, kept in claims.items()
     ]
-    body.append([words["total"], "", *totals, "", " ".join(_badges(layer, d) for d in DEVICE)])
+    body.append(
+        [
+            words["total"],
+            "",
+            *totals,
+            "",
+            " ".join(_badges(layer, d) for d in DEVICE if not absence(implementation, d, "bfloat16")),
+        ]
+    )
     head = [words["tensor"], words["shape"], "CUDA (bf16)", "CPU (bf16)", words["class"], words["place"]]
     notes = "".join(f"\n- {chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
     return table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")

@@ -21,7 +21,11 @@ DEVICES = [
 ]
 EVERY = (*LAYERS, *BLOCKS)
 RECORDS = read_all()
-RECORDED = [(record, *case) for record in RECORDS.values() for case in check.cases(EVERY, record.environment.device)]
+RECORDED = [
+    (record, *case)
+    for record in RECORDS.values()
+    for case in check.cases(EVERY, record.environment.device, ["bfloat16"])
+]
 FRESH = [
     pytest.param(
         device, *case, marks=pytest.mark.skipif(device != "cpu" and torch.version.cuda is None, reason="no CUDA")

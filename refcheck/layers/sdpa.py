@@ -15,9 +15,9 @@ def forward(Q, K, V):
 def backward(dO, s):
     Q, K, V = s["Q"], s["K"], s["V"]
     scale = rsqrt(Q.shape[-1])
-    P = exp(einsum("bhid,bhjd->bhij", Q, K) * scale - s["lse"])  # recomputed, in the kernel block by block
+    P = exp(einsum("bhid,bhjd->bhij", Q, K) * scale - s["lse"])  # recomputed, block by block
     dP = einsum("bhid,bhjd->bhij", dO, V)
-    mean = (dO * s["O"]).sum(axis=-1, keepdims=True)  # the row's average of dP weighted by P, without P
+    mean = (dO * s["O"]).sum(axis=-1, keepdims=True)  # = Σ P·dP, without P
     dS = P * (dP - mean) * scale
     return dict(
         Q=einsum("bhij,bhjd->bhid", dS, K),
@@ -66,8 +66,14 @@ RNG = dict(
 )
 
 
-def rng(name, at, *shape, dtype):
-    return Unneeded(name, at, RNG, Input(shape, cls="rng", dtype=dtype))
+EMPTY = dict(
+    zh="留给别的内核的空位，这里谁也不读。",
+    en="A slot for other kernels; nobody reads it here.",
+)
+
+
+def rng(name, at, *shape, dtype, reason=RNG):
+    return Unneeded(name, at, reason, Input(shape, cls="rng", dtype=dtype))
 
 
 ON_CPU = Saves(FROM_LSE, places(FLASH_CPU, "logsumexp"), dtypes=dict(lse="float32"))
@@ -77,7 +83,7 @@ ON_CUDA = Saves(
     dtypes=dict(lse="float32"),
     without_need=(
         rng("rng_state", f"{FLASH}.rng_state", 2, dtype="uint64"),
-        rng("unused", f"{FLASH}.unused", dtype="uint64"),
+        rng("unused", f"{FLASH}.unused", dtype="uint64", reason=EMPTY),
     ),
 )
 BY_CUDNN = Saves(
