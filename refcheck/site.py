@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import html
 import inspect
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from py_mini_racer import JSEvalException, MiniRacer
 
-from refcheck import tables
+from refcheck import rows, tables
 from refcheck.layers import LAYERS
 from refcheck.parity import parity
 from refcheck.spec import Layer
@@ -73,6 +74,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     style = "".join((DOCS / "assets" / name).read_text() for name in ("katex/katex.min.css", "site.css"))
     files.remove(files.src_uris["assets/site.css"])
     files.append(File.generated(config, "assets/site.css", content=style))
+    table = list(rows.rows())
+    for name, text in (("table.json", json.dumps(table, indent=1) + "\n"), ("table.csv", rows.as_csv(table))):
+        files.append(File.generated(config, name, content=text))
     return files
 
 
