@@ -440,7 +440,7 @@ ENTRIES = (
             keeps("attention-value", "eager", "cuda", "P_dropped V"),
         ),
         zh="归属也分清了：三个线性层只存 $u$，共用一块；$Q$、$K$ 由打分的矩阵乘法持有，$V$ 由加权求和持有。"
-        "朴素实现不重算。",
+        "逐算子的实现不重算。",
         en="It says whose they are: the three linear layers keep $u$ only, one storage for all; $Q$ and "
         "$K$ are held by the product that makes the scores, $V$ by the weighted sum. Eager code recomputes "
         "nothing.",
@@ -470,7 +470,7 @@ ENTRIES = (
             never_keeps("mask", "S S_masked"),
             never_keeps("sdpa", "S S_masked"),
         ),
-        zh="$S$ 不必存，说得对，FlashAttention 也确实不存。“可能保存”可以说定：朴素实现里，加掩码前后的打分都不存；"
+        zh="$S$ 不必存，说得对，FlashAttention 也确实不存。“可能保存”可以说定：逐算子算时，加掩码前后的打分都不存；"
         "这一行真正存下的是 $Q$ 和 $K$。",
         en="That $S$ needn't be kept is right, and FlashAttention indeed doesn't keep it. The “may keep” can be "
         "settled: eager code keeps the scores neither before nor after the mask; what this row does keep is $Q$ "
@@ -538,7 +538,7 @@ ENTRIES = (
             needs("sdpa", "from-lse", "Q K V O lse"),
             proven("sdpa", "from-lse"),
         ),
-        zh="两句都对。朴素实现的 $P$ 与输出是同一块存储。FlashAttention 的统计量是每行一个 log-sum-exp；"
+        zh="两句都对。逐算子的实现里，$P$ 与输出是同一块存储。FlashAttention 的统计量是每行一个 log-sum-exp；"
         "重算 $P$ 靠它和 $Q$、$K$，此外还要留 $V$ 和 $O$。",
         en="Both halves are right. In eager code $P$ is the very storage of the output. FlashAttention's statistic is "
         "one log-sum-exp for each row; with $Q$ and $K$ it gives $P$ again, and $V$ and $O$ are kept too.",
@@ -564,7 +564,7 @@ ENTRIES = (
             dtype("attention-dropout", "eager", "cuda", "m", "bool"),
             keeps("attention-dropout", "eager", "cpu", "n"),
         ),
-        zh=r"“也可能”可以说定：朴素实现里 $\tilde P$ 一定在，后面的矩阵乘法存着它；$P$ 由 softmax 存着，也在。"
+        zh=r"“也可能”可以说定：逐算子算时 $\tilde P$ 一定在，后面的矩阵乘法存着它；$P$ 由 softmax 存着，也在。"
         "掩码看设备，CUDA 存布尔的 $m$，CPU 存放大过的 $n$。",
         en=r"The “may” can be settled: in eager code $\tilde P$ is always there, kept by the product that follows; "
         "so is $P$, kept by softmax. The mask depends on the device: the boolean $m$ on CUDA, the scaled $n$ on "
@@ -601,7 +601,7 @@ ENTRIES = (
             keeps("out-proj", "no-bias", "cuda", "c"),
             never_keeps("attention-value", "O"),
         ),
-        zh=r"$\tilde P$ 和 $V$ 由这次矩阵乘法持有，$c$ 由输出投影持有。$\tilde P$ 虽可重构，朴素实现是直接存的。",
+        zh=r"$\tilde P$ 和 $V$ 由这次矩阵乘法持有，$c$ 由输出投影持有。$\tilde P$ 虽可重构，逐算子的实现是直接存的。",
         en=r"This product holds $\tilde P$ and $V$, the output projection holds $c$. $\tilde P$ could be "
         "recomputed, but eager code keeps it.",
     ),
@@ -616,7 +616,7 @@ ENTRIES = (
             held_by("gpt2", "eager", "c", "MmBackward0.self"),
             needs("sdpa", "from-lse", "Q K V O lse"),
         ),
-        zh="形状都对，但朴素实现不留 $O$：各头拼成 $c$ 以后，图里留的是 $c$。要留 $O$ 的是 FlashAttention。",
+        zh="形状都对，但逐算子的实现不留 $O$：各头拼成 $c$ 以后，图里留的是 $c$。要留 $O$ 的是 FlashAttention。",
         en="The shapes are right, but eager code doesn't keep $O$: once its heads are side by side in $c$, the graph "
         "holds $c$. It is FlashAttention that keeps $O$.",
     ),
@@ -777,7 +777,7 @@ ENTRIES = (
             needs("swiglu", "recomputing", "z1 z2"),
             proven("swiglu", "recomputing"),
         ),
-        zh=r"按公式有 $z_1$、$z_2$ 就够，反向时重算的写法只存这两个。逐个算子执行时还多存一个 $\mathrm{SiLU}(z_1)$，"
+        zh=r"按公式有 $z_1$、$z_2$ 就够，反向时重算的写法只存这两个。逐算子算时还多存一个 $\mathrm{SiLU}(z_1)$，"
         "因为它是乘法的一个因子。",
         en="By the formula $z_1$ and $z_2$ are enough, and code that recomputes in the backward keeps these two. Op "
         r"by op, $\mathrm{SiLU}(z_1)$ is kept as well, being a factor of the product.",
@@ -791,7 +791,7 @@ ENTRIES = (
             keeps("ffn-swiglu", "eager", "cuda", "v z1 a z2 g"),
             keeps("ffn-swiglu", "recomputing", "cuda", "v z1 z2"),
         ),
-        zh=r"形状都对。逐个算子执行时，还该加上同样大的 $\mathrm{SiLU}(z_1)$；反向时重算的 FFN 则连 $g$ 也不存。",
+        zh=r"形状都对。逐算子算时，还该加上同样大的 $\mathrm{SiLU}(z_1)$；反向时重算的 FFN 则连 $g$ 也不存。",
         en=r"The shapes are right. Op by op, $\mathrm{SiLU}(z_1)$, just as large, should be added; an FFN that "
         "recomputes in the backward doesn't even keep $g$.",
     ),
@@ -859,7 +859,7 @@ ENTRIES = (
         "right",
         r"residual add 本身通常不需要额外保存大中间值；$\mathrm{out}$ 作为下一层输入通常会被保存或 checkpoint 重算",
         (says_saved("residual", ""), held_by("gpt2", "eager", "x", "NativeLayerNormBackward0.input")),
-        zh="相加什么也不存，out 就是下一层的 $x$，由那里的 LayerNorm 1 持有。",
+        zh="相加什么也不存，out 就是下一个块的 $x$，由那里的 LayerNorm 1 持有。",
         en="The addition keeps nothing; out is the next block's $x$, held by its LayerNorm 1.",
     ),
     Entry(
@@ -867,7 +867,7 @@ ENTRIES = (
         "right",
         r"$\mathrm{out}: B \times T \times D$",
         (says_shapes("layernorm", x="B T D"),),
-        zh="它记在下一层的账上。",
+        zh="它记在下一个块的账上。",
         en="It stands in the next block's account.",
     ),
     Entry(
