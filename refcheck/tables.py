@@ -95,14 +95,12 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
             s = kept.get(name)
             cells.append(f"{SHORT.get(s.dtype, s.dtype)} · ${tex(s.nbytes)}$" if s else "—")
         s = next(kept[name] for kept in claims.values() if name in kept)
-        kind = f"{words[s.cls]}，{words['output']}" if "output" in s.shared_with and lang == "zh" else words[s.cls]
-        if "output" in s.shared_with and lang == "en":
-            kind += f", {words['output']}"
+        kinds = list(dict.fromkeys(_kind(kept[name], lang) for kept in claims.values() if name in kept))
         places = list(
             dict.fromkeys(f"`{kept[name].node}.{kept[name].attr}`" for kept in claims.values() if name in kept)
         )
         label = chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
-        body.append([label, shape_of(s.shape, lang), *cells, kind, " · ".join(places)])
+        body.append([label, shape_of(s.shape, lang), *cells, " · ".join(kinds), " · ".join(places)])
     totals = [
         "—" if absence(implementation, device, "bfloat16") else f"${tex(device_bytes(kept.values()))}$"
         for device, kept in claims.items()
@@ -119,6 +117,13 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
     head = [words["tensor"], words["shape"], "CUDA (bf16)", "CPU (bf16)", words["class"], words["place"]]
     notes = "".join(f"\n- {chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
     return table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
+
+
+def _kind(s: Saved, lang: str) -> str:
+    """What a kept tensor is, and whether it is the output too; a copy in another dtype is no input any more."""
+    words = WORDS[lang]
+    also = ("，" if lang == "zh" else ", ") + words["output"] if "output" in s.shared_with else ""
+    return words[s.cls] + also
 
 
 def _claim(implementation: Implementation, device: str, dtype: str = "bfloat16") -> tuple[Saved, ...]:
