@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -248,6 +249,26 @@ def _read_row(data: Any, n: int) -> Row:
     return Row(layer, implementation, dtype, source, tuple(_read_run(run, where) for run in runs))
 
 
+def _check(where: Environment) -> None:
+    """Raises ValueError for an environment that can't be: no date, no commit, a GPU without one."""
+    if where.device not in DEVICES:
+        raise ValueError(f"its device is {where.device!r}")
+    try:
+        datetime.strptime(where.date, "%Y-%m-%d")
+    except ValueError:
+        raise ValueError(f"its date is {where.date!r}") from None
+    if where.commit is not None and not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", where.commit):
+        raise ValueError(f"its commit is {where.commit!r}")
+    for name in ("torch", "python"):
+        if not re.match(r"\d+\.\d+", getattr(where, name)):
+            raise ValueError(f"its {name} is {getattr(where, name)!r}")
+    possible = {"cpu": (), "cuda-trace": ("cuda",), "cuda": ("cuda", "gpu", "driver")}[where.device]
+    if stray := [n for n in ("cuda", "gpu", "driver") if getattr(where, n) is not None and n not in possible]:
+        raise ValueError(f"its device is {where.device}, which has no {stray[0]}")
+    if where.device == "cuda" and where.gpu is None:
+        raise ValueError("its device is cuda, and it names no gpu")
+
+
 def read(path: Path) -> Record:
     """The record in a file.  Raises `Problem` if it is damaged, foreign, edited or misnamed."""
     try:
@@ -262,8 +283,7 @@ def read(path: Path) -> Record:
         }
         where = Environment(*_take(environment, "environment", **known))
         record = Record(where, tuple(_read_row(row, n) for n, row in enumerate(rows)))
-        if where.device not in DEVICES:
-            raise ValueError(f"its device is {where.device!r}")
+        _check(where)
         if where.name != path.stem:
             raise ValueError(f"its environment is that of {where.name}.json")
         if len(record.by_key) != len(rows):

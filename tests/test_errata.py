@@ -9,6 +9,7 @@ from refcheck import errata, facts, spec, tables
 from refcheck.errata import ENTRIES, GROUPS
 from refcheck.facts import VERDICTS, Says
 from refcheck.layers import LAYERS, layernorm, softmax
+from refcheck.prove import Finding
 
 ATTENTION = "embedding layernorm-1 qkv scores mask softmax attention-dropout attention-value out-proj residual-1"
 FFN = "layernorm-2 ffn-gelu-linear-1 gelu ffn-swiglu-linear-1 swiglu ffn-linear-2 ffn-dropout residual-2 lm-head"
@@ -134,6 +135,23 @@ def test_the_page_fails_with_a_mistake(monkeypatch):
     monkeypatch.setattr(errata, "mistakes", lambda: (found,))
     with pytest.raises(ValueError, match="cell-softmax-saved: verdict right: it depends"):
         tables.errata("en", "cell")
+
+
+def test_all_entries_are_looked_at(monkeypatch):
+    wrong = [replace(entry, verdict="unheard of") for entry in ENTRIES]
+    monkeypatch.setattr(errata, "ENTRIES", wrong)
+    errata.mistakes.cache_clear()
+    assert {m.entry for m in errata.mistakes()} == BY_ID.keys()
+    errata.mistakes.cache_clear()
+
+
+def test_a_pair_that_is_not_proven_is_named(monkeypatch):
+    refuted = Finding("softmax", "from-output", "every size", "dS", "it differs", 0.0)
+    monkeypatch.setattr(facts, "symbolic", lambda layer, pair: [refuted])
+    facts._refuted.cache_clear()
+    (found,) = errata.check([replace(BY_ID["cell-softmax-saved"], shown=(facts.proven("softmax", "from-output"),))])
+    assert "it differs" in found.instead
+    facts._refuted.cache_clear()
 
 
 def test_counts_are_those_of_the_entries():

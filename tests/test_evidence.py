@@ -35,6 +35,16 @@ def test_the_committed_records_are_what_this_code_writes(record, tmp_path):
     assert (evidence.FOLDER / f"{record.environment.name}.json").read_text() == to_json(record)
 
 
+ENVIRONMENTS = {
+    "date": ("soon", "2026-13-01", "26-1-1", ""),
+    "commit": ("a good one", "ffff", "0123456789abcdef-clean"),
+    "python": ("three", ""),
+    "cuda": ("13.0",),  # of a record from the CPU
+    "gpu": ("NVIDIA H200",),
+    "driver": ("580.1",),
+}
+
+
 def edits(data):
     """(what was done, the JSON with that one thing done)."""
 
@@ -54,6 +64,9 @@ def edits(data):
     yield "an unknown field", changed("more", to=1)
     yield "another environment", changed("environment", "torch", to="2.0.0")
     yield "another device", changed("environment", "device", to="tpu")
+    for field, values in ENVIRONMENTS.items():
+        for value in values:
+            yield f"{field} {value}", changed("environment", field, to=value)
     yield "no rows", changed("rows", to=None)
     yield "a row twice", changed("rows", to=[*data["rows"], data["rows"][0]])
     row = ("rows", 0)
