@@ -106,11 +106,28 @@ def plain(t: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 @functools.cache
-def _raw_attributes(kind: Any) -> tuple[str, ...]:
-    return tuple(attr for attr in dir(kind) if attr.startswith("_raw_saved_"))
+def _attributes(kind: type, prefix: str) -> tuple[str, ...]:
+    return tuple(attr for attr in dir(kind) if attr.startswith(prefix))
 
+
+# Whether this torch shows what a saved tensor packs; older ones (2.9 is one) show it only unpacked, which runs the
+# unpack hook: of a checkpoint, its whole forward.
+SHOWN_RAW = hasattr(SavedTensor, "data")
 
 Found = tuple[str, Any, str, Token | None]  # path, a tensor or a node, how it is held, our token
+
+
+def _unpacked(node: Any) -> Iterator[Found]:
+    """A node's saved tensors as older versions of torch show them."""
+    if isinstance(node, BackwardCFunction):
+        yield from ((f"saved_tensors[{n}]", t, "saved", None) for n, t in enumerate(node.saved_tensors))
+        return
+    for attr in _attributes(node.__class__, "_saved_"):
+        name, value = attr.removeprefix("_saved_"), getattr(node, attr)
+        if isinstance(value, torch.Tensor):
+            yield name, value, "saved", None
+        elif isinstance(value, (tuple, list)):
+            yield from ((f"{name}[{n}]", t, "saved", None) for n, t in enumerate(value) if isinstance(t, torch.Tensor))
 
 
 class _Search:
@@ -121,30 +138,34 @@ class _Search:
         self.hooks: set[str] = set()
 
     def held_by(self, node: Any) -> Iterator[Found]:
-        """What a node holds: autograd's saved tensors, and what Python hangs on its ctx."""
-        for attr in _raw_attributes(node.__class__):
-            name = attr.removeprefix("_raw_saved_")
-            name = "saved_tensors" if name == "tensors" and isinstance(node, BackwardCFunction) else name
-            try:
-                value = getattr(node, attr)
-                if isinstance(value, (tuple, list)):
-                    for n, raw in enumerate(value):
-                        yield from self._raw(f"{name}[{n}]", raw, "saved")
-                    continue
-                if value is not None and value.data is None and value.unpack_hook is None:
-                    getattr(node, attr.replace("_raw", "", 1))  # None if it was optional; an error if it was freed
-                yield from self._raw(name, value, "saved")
-            except RuntimeError as error:
-                if "already been freed" not in str(error):
-                    raise
-                raise Problem(
-                    f"{node.name()}.{name} is freed: a backward has already run; look at the graph before backward"
-                ) from None
+        """What a node holds: autograd's saved tensors, and what Python hangs on its ctx.
+
+        Raises `Problem` if a backward has freed it.
+        """
+        try:
+            yield from self._saved(node) if SHOWN_RAW else _unpacked(node)
+        except RuntimeError as error:
+            if "already been freed" not in str(error):
+                raise
+            raise Problem(f"{node.name()} is freed: a backward has run; look at the graph before backward") from None
         if isinstance(node, BackwardCFunction):
             yield from self._reach("ctx", vars(node), "ctx")
 
+    def _saved(self, node: Any) -> Iterator[Found]:
+        for attr in _attributes(node.__class__, "_raw_saved_"):
+            name = attr.removeprefix("_raw_saved_")
+            name = "saved_tensors" if name == "tensors" and isinstance(node, BackwardCFunction) else name
+            value = getattr(node, attr)
+            if isinstance(value, (tuple, list)):
+                for n, raw in enumerate(value):
+                    yield from self._raw(f"{name}[{n}]", raw, "saved")
+                continue
+            if value is not None and value.data is None and value.unpack_hook is None:
+                getattr(node, attr.replace("_raw", "", 1))  # None if it was optional; an error if it was freed
+            yield from self._raw(name, value, "saved")
+
     def _raw(self, path: str, raw: Any, how: str) -> Iterator[Found]:
-        if raw is None or raw.data is None:
+        if raw is None or not SHOWN_RAW or raw.data is None:
             return
         hook = raw.unpack_hook
         if isinstance(raw.data, Token):

@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from operator import add, mul
 from typing import Any
 
@@ -49,10 +51,32 @@ def available(device: str) -> None:
             f"cuda-trace needs a CUDA build of torch (no GPU), and this is torch {torch.__version__}, built without: "
             "install the CUDA build, or measure --device cpu"
         )
+    if device == "cuda-trace" and not _traces():
+        raise Unavailable(
+            f"cuda-trace without a GPU makes torch {torch.__version__} abort: "
+            "use torch 2.14.1, or a machine with a GPU, or measure --device cpu"
+        )
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable(
             "cuda needs a GPU, and torch sees none here: run it on a GPU machine, or use --device cuda-trace"
         )
+
+
+PROBE = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    x = torch.randn(2, 3, 4, device="cuda", requires_grad=True)
+    torch.nn.functional.linear(x, torch.randn(5, 4, device="cuda", requires_grad=True))
+"""
+
+
+@cache
+def _traces() -> bool:
+    """Whether fake CUDA tensors work here; in some versions without a driver they abort the process, so ask another."""
+    if torch.cuda.is_available() or tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14):
+        return True
+    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True).returncode == 0
 
 
 def measure(measured: Measured, device: str, dtype: str) -> tuple[Run, ...]:

@@ -180,7 +180,8 @@ def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
     with Watch() as watch:
         outputs, givens = build()
     outputs, givens = tuple(outputs), tuple(givens)
-    graph = explore(o.grad_fn for o in outputs if o.grad_fn is not None)
+    sinks = [o.sum().grad_fn for o in outputs if o.grad_fn is not None]  # a node in Python alone keeps no graph alive
+    graph = explore(sinks)
     output_keys = {key(o) for o in outputs}
     known = [(key(g.tensor), g.name, g.cls) for g in givens]
     leaves = {key(t) for t in graph.leaves} | {key(g.tensor) for g in givens if g.tensor.is_leaf}

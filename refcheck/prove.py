@@ -200,14 +200,15 @@ def _against(run: Any, pair: Pair, recover: Any) -> Iterator[tuple[str, str]]:
 
 
 def example(i: Input, shape: Sequence[Any], below: Any, device: str = "cpu", dtype: str = "float64") -> Any:
-    """A random tensor for an input: normal, or 0 and 1, or whole numbers below `below`; a mask hides no whole row."""
+    """A random tensor for an input: normal without zeros, or 0 and 1, or whole numbers; a mask hides no whole row."""
     import torch
 
     if i.dtype == "bool":
         return torch.ones(*shape, dtype=torch.bool, device=device).tril()
     if i.dtype == "int64":
         return torch.randint(below, tuple(shape), device=device)
-    return torch.randn(*shape, dtype=getattr(torch, i.dtype or dtype), device=device)
+    x = torch.randn(*shape, dtype=getattr(torch, i.dtype or dtype), device=device)
+    return x + (x == 0)  # no zeros, so that a zero in an output is a mask's
 
 
 def _unequal(mine: Any, theirs: Any, precision: float) -> str:
