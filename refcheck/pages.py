@@ -46,6 +46,8 @@ def check_pages(layers: Iterable[Layer]) -> Iterator[Drift]:
                 yield from _lacking(DOCS / wanted)
             else:
                 yield from _typed(DOCS / wanted, _comments(DOCS / wanted), IN_LABS)
+    if (readme := ROOT / "README.md").exists():
+        yield from _measured(readme)
     for zh in sorted((DOCS / "zh").rglob("*.md")):
         name = zh.relative_to(DOCS / "zh").as_posix()
         en = DOCS / "en" / name

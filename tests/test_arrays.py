@@ -7,8 +7,24 @@ import sympy
 import torch
 from sympy import Rational
 
-from refcheck.arrays import Array, Sigmoid, Step, einsum, erf, exact, exp, log, rsqrt, sigmoid, sqrt, tanh, variable
-from refcheck.sums import OutOfRange
+from refcheck.arrays import (
+    Array,
+    Sigmoid,
+    Step,
+    differs,
+    einsum,
+    erf,
+    exact,
+    exp,
+    log,
+    one_hot,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    tanh,
+    variable,
+)
+from refcheck.sums import OutOfRange, fresh
 
 SHAPES = {"a": (2, 3), "b": (3,), "c": (3, 2)}
 N, K = sympy.symbols("N K", integer=True, positive=True)
@@ -98,3 +114,27 @@ def test_rows_that_need_not_exist(below):
     integers = variable("i", (K,), below) if below is not None else variable("i", (K,))
     with pytest.raises(OutOfRange):
         variable("W", (N, K))[integers].entry(0, 0)
+
+
+def test_an_axis_of_one_is_read_at_zero():
+    sum_of_both = variable("a", (N, 1)) + variable("b", (N, K))
+    i, j = fresh(N), fresh(K)
+    assert sum_of_both.entry(i, j) == sympy.IndexedBase("a")[i, 0] + sympy.IndexedBase("b")[i, j]
+
+
+def test_a_root_of_a_size():
+    assert rsqrt(N) == 1 / sympy.sqrt(N)
+    assert rsqrt(4) == 0.5 and rsqrt(4).value == Rational(1, 2)
+
+
+def test_what_is_said_of_integers():
+    integers, found = torch.tensor([2, 0, 1]), variable("t", (N,), below=K)
+    i, k = fresh(N), fresh(K)
+    for number in range(3):
+        want = differs(integers, number)
+        assert [differs(Array((3,), lambda n: integers[int(n)].item()), number).entry(n) for n in range(3)] == list(
+            want
+        )
+    rows = one_hot(Array((3,), lambda n: sympy.Integer(integers[int(n)].item())), 3)
+    assert [[rows.entry(n, v) for v in range(3)] for n in range(3)] == one_hot(integers, 3).tolist()
+    assert one_hot(found, K).entry(i, k) == sympy.KroneckerDelta(found.entry(i), k)

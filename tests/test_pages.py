@@ -144,7 +144,8 @@ MEASURED = [
 @pytest.mark.parametrize("text", MEASURED)
 def test_a_measurement_that_nobody_made(docs, text, monkeypatch):
     (docs / "en" / "page.md").write_text(PAGE.replace("Prose", f"{text} Prose"), encoding="utf-8")
-    assert [(d.layer, d.what) for d in pages.check_pages([])] == [("en/page.md:7", "word")]
+    (docs / "README.md").write_text(f"# Title\n\n{text}\n", encoding="utf-8")
+    assert {(d.layer, d.what) for d in pages.check_pages([])} == {("en/page.md:7", "word"), ("README.md:3", "word")}
     record = replace(RECORD, environment=replace(RECORD.environment, device="cuda"))
     monkeypatch.setattr(pages, "read_all", lambda: {"gpu": record})
     assert list(pages.check_pages([])) == []

@@ -42,6 +42,15 @@ UNEQUAL = {
     "count": (over(N, lambda i: y[k]), (N - 1) * y[k]),
     "free index": (over(N, lambda i: x[i] * y[k]), over(N, lambda i: x[i] * y[i])),
     "transposed": (over(N, lambda i: x[i, k] * y[i]), over(N, lambda i: x[k, i] * y[i])),
+    "a captured name": (
+        over(N, lambda j: y[j] * log(over(N, lambda i: x[i, j]))),
+        over(N, lambda j: y[j] * log(over(N, lambda i: x[j, i]))),
+    ),
+    "one length of two": (
+        sigma(x[(n := fresh(N)), (m := fresh(M))] * y[m], [n, m]),
+        sigma(x[(n := fresh(M)), (m := fresh(M))] * y[m], [n, m]),
+    ),
+    "power": (over(N, lambda i: x[i]) ** 2, over(N, lambda i: x[i])),
     "square of a sum": (over(N, lambda i: x[i]) ** 2, over(N, lambda i: x[i] ** 2)),
 }
 
@@ -54,6 +63,11 @@ def test_equal_by_the_rules(a, b):
 @pytest.mark.parametrize("a, b", UNEQUAL.values(), ids=UNEQUAL)
 def test_unequal_stays_unequal(a, b):
     assert difference(a, b) != 0
+
+
+def test_a_sum_runs_over_the_whole_range():
+    i = fresh(N)
+    assert sigma(x[i], [i]).subs(N, 3).doit() == x[0] + x[1] + x[2]
 
 
 @pytest.mark.parametrize("c", [Index("c", M), symbols("c", integer=True), N, N + 1, -1], ids=str)
