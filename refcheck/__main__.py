@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
     install = f"{sys.executable} -m pip install '{wanted}'"
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
-from refcheck import Problem, audit_command, check, evidence, measure, pages, prove, rows, tables
+from refcheck import Problem, audit_command, check, errata, evidence, measure, pages, prove, rows, tables
 from refcheck.block import Block
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
@@ -192,7 +192,10 @@ def _check(args: argparse.Namespace) -> int:
 def _drifts(args: argparse.Namespace) -> list[check.Drift]:
     records = {n: r for n, r in evidence.read_all().items() if not args.device or r.environment.device in args.device}
     recorded = [d for r in records.values() for d in check.check_record(r, _chosen(args), EVERY)]
-    return recorded + list(pages.check_pages(_layers(args)))
+    judged = [] if args.layer else errata.mistakes()
+    mend = "look at refcheck/errata.py"
+    wrong = [check.Drift(m.entry, "", "", check.PAGE, "", "erratum", m.what, m.instead, mend) for m in judged]
+    return recorded + list(pages.check_pages(_layers(args))) + wrong
 
 
 def _verify(args: argparse.Namespace) -> int:
