@@ -131,10 +131,8 @@ def test_what_is_said_of_integers():
     integers, found = torch.tensor([2, 0, 1]), variable("t", (N,), below=K)
     i, k = fresh(N), fresh(K)
     for number in range(3):
-        want = differs(integers, number)
-        assert [differs(Array((3,), lambda n: integers[int(n)].item()), number).entry(n) for n in range(3)] == list(
-            want
-        )
+        entries = differs(Array((3,), lambda n: sympy.Integer(integers[int(n)].item())), number).entry
+        assert [float(entries(n)) for n in range(3)] == differs(integers, number).tolist()
     rows = one_hot(Array((3,), lambda n: sympy.Integer(integers[int(n)].item())), 3)
-    assert [[rows.entry(n, v) for v in range(3)] for n in range(3)] == one_hot(integers, 3).tolist()
+    assert [[float(rows.entry(n, v)) for v in range(3)] for n in range(3)] == one_hot(integers, 3).tolist()
     assert one_hot(found, K).entry(i, k) == sympy.KroneckerDelta(found.entry(i), k)

@@ -1,5 +1,7 @@
 """Every pair is proven and agrees with torch; every small change to a backward is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from mpmath import mp
@@ -7,7 +9,7 @@ from mutants import mutants
 
 from refcheck.arrays import einsum, exp
 from refcheck.layers import LAYERS, gelu
-from refcheck.prove import against_torch, prove, symbolic
+from refcheck.prove import against_torch, explicit, prove, symbolic
 from refcheck.sizes import B, D, M, T
 from refcheck.spec import Implementation, Pair, Saves, activation, mask, parameter
 
@@ -83,6 +85,40 @@ def test_torch_refuses_a_pair_of_another_function():
     pair = Pair("wrong", lambda x: (x + x, {}), lambda dy, s: dict(x=dy + dy), X)
     implementation = Implementation("eager", {}, lambda x: x * 3, cpu=Saves(pair, {}), cuda=Saves(pair, {}))
     assert {f.about for f in against_torch("wrong", implementation) if not f.holds} == {"y", "dx"}
+
+
+SQUARE = Pair("square", lambda x: (x * x, dict(x=x)), lambda dy, s: dict(x=dy * s["x"] * 2), X)
+BACKWARDS = {
+    "a sign": lambda dy, s: dict(x=-dy * s["x"] * 2),
+    "a factor": lambda dy, s: dict(x=dy * s["x"]),
+    "a power": lambda dy, s: dict(x=dy * s["x"] ** 2 * 2),
+}
+
+
+@pytest.mark.parametrize("backward", BACKWARDS.values(), ids=BACKWARDS)
+def test_small_matrices_refuse_a_wrong_gradient(backward):
+    assert [str(f) for f in explicit("square", SQUARE) if not f.holds] == []
+    (wrong,) = explicit("wrong", replace(SQUARE, backward=backward))
+    assert wrong.about == "dx" and "differs by" in wrong.wrong
+
+
+def test_every_gradient_is_tried_on_small_matrices():
+    for layer in LAYERS:
+        for pair in layer.pairs:
+            wanted = {f"d{name}" for name, i in pair.inputs.items() if i.differentiable}
+            wrong = replace(pair, backward=lambda dy, s, p=pair: {n: g + 1 for n, g in p.backward(dy, s).items()})
+            assert {f.about for f in explicit(layer.id, wrong) if not f.holds} == wanted
+
+
+@pytest.mark.parametrize("wrong", ["run", "like"])
+@pytest.mark.parametrize("by", [3.0, 1e-8], ids=str)
+def test_torch_refuses_what_is_not_quite_the_same(by, wrong):
+    """The code that runs and the op that it is like are both compared, to ten digits."""
+    runs = dict(run=lambda x: x * x, like=lambda x: x * x) | {wrong: lambda x: x * x * (1 + by)}
+    implementation = Implementation("eager", {}, cpu=Saves(SQUARE, {}), cuda=Saves(SQUARE, {}), **runs)
+    refused = [f for f in against_torch("wrong", implementation) if not f.holds]
+    assert {f.about for f in refused} == {"y", "dx"}
+    assert all(("like" in f.opinion) == (wrong == "like") for f in refused)
 
 
 def test_the_output_of_gelu_does_not_determine_its_gradient():
