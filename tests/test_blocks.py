@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from refcheck.blocks import BLOCKS
+from refcheck.evidence import ROOT
 from refcheck.measure import SIZES
 from refcheck.prove import example
 from refcheck.saved import device_bytes
@@ -72,3 +73,10 @@ def test_it_drops_out_in_three_places(monkeypatch):
     EAGER.run(**given, **EAGER.scalars)
     b, t, heads, width = (SIZES[0][n] for n in ("B", "T", "h", "D"))
     assert shapes == [(b, heads, t, t, 0.1), (b, t, width, 0.1), (b, t, width, 0.1)]
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_the_page_compares_it_with_the_published_formula(lang):
+    text = (ROOT / "docs" / lang / "blocks.md").read_text(encoding="utf-8")
+    assert '[= block_form("gpt2", minus="34*B*T*D + 5*B*h*T**2", M="4*D") =]' in text
+    assert "$34sbh + 5as^2b$" in text

@@ -4,11 +4,15 @@ import re
 from dataclasses import fields, is_dataclass, replace
 
 import pytest
+import torch
 from sympy import sympify
 
 from refcheck import errata, measure
 from refcheck.blocks import BLOCKS
-from refcheck.layers import LAYERS
+from refcheck.function import written_out
+from refcheck.instance import instance
+from refcheck.layers import LAYERS, dropout, softmax
+from refcheck.saved import CLASSES, Saved, device_bytes, host_bytes
 from refcheck.sizes import DTYPES, B, D, T, d, h
 from refcheck.spec import absence, activation, parameter
 from refcheck.words import WORDS
@@ -146,7 +150,37 @@ def test_what_is_said_not_to_run_does_not(layer, implementation, device, dtype):
 
 
 def test_an_absence_without_cause_is_seen():
-    softmax = next(x for x in LAYERS if x.id == "softmax").implementations[0]
+    eager = softmax.LAYER.implementations[0]
     for reason in ({"cpu": "no"}, {"float32": "no"}, {"cpu/bfloat16": "no"}):
-        absent = replace(softmax, absent=reason)
+        absent = replace(eager, absent=reason)
         assert any(absence(absent, "cpu", dtype) and runs(absent, "cpu", dtype) for dtype in DTYPES)
+
+
+def test_places_are_claimed_for_just_what_is_saved():
+    eager = softmax.LAYER.implementations[0]
+    for at in ({}, {**eager.cpu.at, "S": "SoftmaxBackward0.self"}):
+        with pytest.raises(ValueError, match="places are claimed for"):
+            replace(eager, cpu=replace(eager.cpu, at=at)).claim("cpu", "float32")
+
+
+def test_a_pair_written_out_keeps_a_mask_as_a_mask():
+    (m,) = written_out(dropout.FROM_MASK, "Dropped", {}, like=dropout.eager).claim("cuda", "bfloat16")
+    assert (m.name, m.dtype, m.holders) == ("m", "bool", ("DroppedBackward.saved_tensors[0]",))
+
+
+def test_another_name_for_a_layer_is_compared_with_the_same_op():
+    renamed = instance("refcheck.layers.other", {}, of=softmax.LAYER, names={"S": "Z"}, inputs=dict(Z=activation(T, D)))
+    (like,) = (i.like for i in renamed.implementations if i.like)
+    z = torch.randn(2, 3)
+    assert torch.equal(like(Z=z), z.softmax(-1))
+
+
+COUNTED = {"input": "device", "activation": "device", "buffer": "device", "weight copy": "device", "rng": "device"}
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_bytes_count_where_they_lie(cls):
+    saved = Saved("x", "Node", "attr", (B,), "float32", 4 * B, cls)
+    where = COUNTED.get(cls, "host" if cls == "host" else "")
+    assert device_bytes([saved]) == (4 * B if where == "device" else 0)
+    assert host_bytes([saved]) == (4 * B if where == "host" else 0)
