@@ -316,7 +316,11 @@ def write(record: Record, folder: Path = FOLDER) -> Path:
 
 
 def replace(path: Path, text: str) -> None:
-    """Puts `text` at `path` in one step, whatever interrupts it."""
+    """Puts `text` at `path` in one step, whatever interrupts it; a device or a pipe is written to, not replaced."""
+    path = path.resolve()  # through a link, to what it names
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

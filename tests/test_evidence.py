@@ -183,3 +183,20 @@ def test_the_hash_follows_the_code_and_not_its_layout_or_prose(tmp_path, monkeyp
     assert hash_of("# a comment\n" + text) == hash_of(text)
     assert hash_of(text.replace('en="LayerNorm"', 'en="Layer norm"')) == hash_of(text)
     assert hash_of(text.replace("x - mean", "x + mean")) != hash_of(text)
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    evidence.replace(pipe, "text")
+    assert os.read(reader, 10) == b"text" and pipe.is_fifo()
+    os.close(reader)
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    evidence.replace(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
