@@ -10,10 +10,10 @@ from sympy import Integer, expand, symbols, sympify
 
 from refcheck import rows, tables
 from refcheck.blocks import BLOCKS
-from refcheck.evidence import ROOT, read_all
+from refcheck.evidence import ROOT, parse, read_all
 from refcheck.layers import LAYERS
 from refcheck.notation import human, shape_of, tex
-from refcheck.saved import device_bytes
+from refcheck.saved import device_bytes, host_bytes
 from refcheck.sizes import DTYPES, ITEMSIZE, B, D, M, T, at_sizes, d, h
 from refcheck.spec import absence
 from refcheck.tables import MODELS
@@ -329,3 +329,21 @@ def test_the_citation_has_the_newest_date_and_the_version(lang):
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"year = {{{newest[:4]}}}" in text and f"Version {version}," in text
     assert ("en/" if lang == "en" else "") + "layers/softmax/" in text
+
+
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_the_claims():
+    for row in rows.rows():
+        (layer,) = (x for x in (*LAYERS, *BLOCKS) if x.id == row["layer"])
+        (i,) = (x for x in layer.implementations if x.id == row["implementation"])
+        device = row["environment"]
+        kept = claimed(i, device, row["dtype"])
+        assert row["absent"] == absence(i, device, row["dtype"])
+        assert [(s["name"], s["dtype"], s["class"]) for s in row["saved"]] == [(s.name, s.dtype, s.cls) for s in kept]
+        assert [parse(s["bytes"]) for s in row["saved"]] == [expand(s.nbytes) for s in kept]
+        if not row["absent"]:
+            assert row["needed"] == list(i.needed(device))
+            assert parse(row["bytes"]) == expand(device_bytes(kept))
+            assert parse(row["host_bytes"]) == expand(host_bytes(kept))
