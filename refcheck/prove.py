@@ -82,7 +82,7 @@ def symbolic(layer: str, pair: Pair) -> Iterator[Finding]:
     read = Read(saved)
     gradients, wrong, seconds = _timed(lambda: pair.backward(pair.upstream(upstream), read))
     yield Finding(layer, pair.id, EVERY_SIZE, "reads all it saves", wrong or _unread(read, pair, gradients), seconds)
-    if wrong:
+    if wrong or not all(isinstance(gradient, Array) for gradient in gradients.values()):
         return
     loss = sum((upstream[name] * y).sum(axis=tuple(range(y.ndim))).entry() for name, y in outputs.items())
     for name, x in inputs.items():
@@ -102,6 +102,8 @@ def _compare(loss: Expr, x: Array, claimed: Array, index: tuple[Any, ...]) -> st
 
 def _unread(read: Read, pair: Pair, gradients: Mapping[str, Array]) -> str:
     """What is wrong with the saved set and the list of gradients; entries are lazy, so each is looked at once."""
+    if loose := [name for name, gradient in gradients.items() if not isinstance(gradient, Array)]:
+        return f"gradients that are no arrays: {', '.join(loose)}"
     for gradient in gradients.values():
         gradient.entry(*(fresh(n) for n in gradient.shape))
     if unread := set(read) - read.keys_read:

@@ -11,10 +11,12 @@ def forward(x, w, eps):
 
 
 def backward(dy, s):
-    x, rstd = s["x"], s["rstd"]
-    dx_hat = dy * s["w"]
+    return dict(x=through_norm(dy * s["w"], s["x"], s["rstd"]), w=(dy * s["x"] * s["rstd"]).sum(axis=(0, 1)))
+
+
+def through_norm(dx_hat, x, rstd):
     along_x = x * rstd**2 * (dx_hat * x).mean(axis=-1, keepdims=True)  # what moving the mean square takes back
-    return dict(x=rstd * (dx_hat - along_x), w=(dy * x * rstd).sum(axis=(0, 1)))
+    return rstd * (dx_hat - along_x)
 
 
 def forward_composed(x, w, eps):
@@ -24,7 +26,7 @@ def forward_composed(x, w, eps):
 
 
 def backward_composed(dy, s):
-    return dict(x=backward(dy, s)["x"], w=(dy * s["x_hat"]).sum(axis=(0, 1)))
+    return dict(x=through_norm(dy * s["w"], s["x"], s["rstd"]), w=(dy * s["x_hat"]).sum(axis=(0, 1)))
 
 
 INPUTS = dict(x=activation(B, T, D), w=parameter(D))
