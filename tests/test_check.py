@@ -130,6 +130,51 @@ def test_a_fresh_row_that_differs_from_its_record():
             assert list(check.against_record(wrong, record, "cpu"))
 
 
+def cpu_row(layer):
+    record = RECORDS["torch-2.14.1-cpu"]
+    chosen = next(x for x in LAYERS if x.id == layer)
+    return chosen, chosen.implementations[0], record, record.by_key[layer, "eager", "bfloat16"]
+
+
+def with_run(row, n, run):
+    return replace(row, runs=(*row.runs[:n], run, *row.runs[n + 1 :]))
+
+
+@pytest.mark.parametrize("n", range(len(measure.SIZES)))
+def test_every_run_is_compared_with_the_claim(n):
+    layer, eager, _, row = cpu_row("softmax")
+    (kept,) = row.runs[n].saved
+    for saved in ((), (replace(kept, dtype="float32"),), (kept, replace(kept))):
+        (found,) = check.against_claim(layer, eager, "cpu", with_run(row, n, replace(row.runs[n], saved=saved)), "r")
+        assert found.tensor == "P" and f"T={row.runs[n].sizes['T']}" in found.where
+
+
+def test_a_fresh_row_is_compared_with_claim_and_record():
+    layer, eager, record, row = cpu_row("softmax")
+    records = {check.here_name("cpu"): record}
+    assert check.check_fresh(row, layer, eager, "cpu", records) == []
+    (kept,) = row.runs[0].saved
+    changed = with_run(row, 0, replace(row.runs[0], saved=(replace(kept, dtype="float32"),)))
+    (against_claim,) = check.check_fresh(changed, layer, eager, "cpu", {})
+    assert against_claim.where.startswith("fresh cpu")
+    assert {d.where.partition(" at ")[0] for d in check.check_fresh(changed, layer, eager, "cpu", records)} == {
+        "fresh cpu",
+        record.environment.name,
+    }
+    without = replace(record, rows=tuple(r for r in record.rows if r.key != row.key))
+    (missing,) = check.check_fresh(row, layer, eager, "cpu", {check.here_name("cpu"): without})
+    assert (missing.what, missing.measured) == ("row", "not recorded")
+
+
+def test_a_recorded_row_is_compared_with_the_claim():
+    layer, _, record, row = cpu_row("softmax")
+    (kept,) = row.runs[0].saved
+    changed = with_run(row, 0, replace(row.runs[0], saved=(replace(kept, dtype="float32"),)))
+    other = replace(record, rows=tuple(changed if r.key == row.key else r for r in record.rows))
+    (found,) = check.check_record(other, [layer], EVERY)
+    assert (found.tensor, found.what, found.measured) == ("P", "dtype", "float32")
+
+
 SHAPES = [
     ((B, T, D), (B, T, D), True),
     ((B, T, D), (B * T, D), True),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from sympy import simplify
 
-from refcheck import evidence, measure
+from refcheck import check, evidence, measure, pages, prove
 from refcheck.__main__ import main
 from refcheck.blocks import BLOCKS
 from refcheck.evidence import FOLDER, ROOT, parse
@@ -219,3 +219,30 @@ def test_only_torch_and_sympy_are_imported_to_verify():
     command = "from refcheck.__main__ import main; sys.exit(main(['verify', '--layer', 'residual', '--device', 'cpu']))"
     done = subprocess.run([sys.executable, "-c", f"{hide}; {command}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+WRONG = check.Drift("softmax", "eager", "bfloat16", "here", "P", "dtype", "float32", "bfloat16", "look")
+REFUTED = prove.Finding("softmax", "from-output", "every size", "dS", "it differs", 0.0)
+
+
+@pytest.mark.parametrize("command", ["check", "verify"])
+@pytest.mark.parametrize("where", ["record", "page"])
+def test_a_drift_is_told_and_fails(command, where, monkeypatch, capsys):
+    module, name = {"record": (check, "check_record"), "page": (pages, "check_pages")}[where]
+    monkeypatch.setattr(module, name, lambda *_: [WRONG])
+    assert run(command, "--layer", "softmax", "--device", "cpu", "--dtype", "float32") == 1
+    assert f"DRIFT {WRONG}" in capsys.readouterr().out
+
+
+def test_a_fresh_drift_is_told_and_fails(monkeypatch, capsys):
+    monkeypatch.setattr(check, "check_fresh", lambda *_: [WRONG])
+    assert run("verify", "--layer", "softmax", "--device", "cpu", "--dtype", "float32") == 1
+    assert f"DRIFT {WRONG}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["prove", "verify"])
+def test_a_refutation_is_told_and_fails(command, monkeypatch, capsys):
+    monkeypatch.setattr(prove, "prove", lambda layer: iter([REFUTED]))
+    devices = [] if command == "prove" else ["--device", "cpu", "--dtype", "float32"]
+    assert run(command, "--layer", "softmax", *devices) == 1
+    assert str(REFUTED) in capsys.readouterr().out
