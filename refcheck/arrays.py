@@ -7,10 +7,13 @@ torch.  Constants are written with `exact`: a float for torch, an exact number f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from operator import methodcaller
 from typing import Any
+from zlib import crc32
 
 import sympy
 from sympy import Expr, Function, IndexedBase, Integer, KroneckerDelta, Rational, S, Symbol, sympify
@@ -51,6 +54,17 @@ class Sigmoid(Function):
 
     def _eval_evalf(self, precision: int) -> Expr:
         return (1 / (1 + sympy.exp(-self.args[0])))._eval_evalf(precision)
+
+
+class Drawn(Function):
+    """0 or 1: what a generator draws from a state, the first arguments, for one entry; no gradient flows into it."""
+
+    @classmethod
+    def eval(cls, *args: Expr) -> Expr | None:
+        return Integer(crc32(str(args).encode()) % 2) if all(a.is_Rational for a in args) else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        return S.Zero
 
 
 class Exact(float):
@@ -173,6 +187,20 @@ class Array:
     def sigmoid(self) -> Array:
         return self._each(Sigmoid)
 
+    def cos(self) -> Array:
+        return self._each(sympy.cos)
+
+    def sin(self) -> Array:
+        return self._each(sympy.sin)
+
+    @property
+    def real(self) -> Array:
+        return self._each(sympy.re)
+
+    @property
+    def imag(self) -> Array:
+        return self._each(sympy.im)
+
     def sqrt(self) -> Array:
         return self._each(sympy.sqrt)
 
@@ -192,6 +220,14 @@ class Array:
             )
 
         return Array(shape, entry)
+
+    def unbind(self, axis: int) -> tuple[Array, ...]:
+        """The parts along an axis whose length is a number."""
+        at = axis % self.ndim
+        shape = self.shape[:at] + self.shape[at + 1 :]
+        return tuple(
+            Array(shape, lambda *i, n=n: self.entry(*i[:at], Integer(n), *i[at:])) for n in range(int(self.shape[at]))
+        )
 
     def mean(self, axis: int, keepdims: bool = False) -> Array:
         return self.sum(axis, keepdims) * (S.One / self.shape[axis])
@@ -237,12 +273,32 @@ def einsum(spec: str, *operands: Any) -> Any:
 
         def term(inner: dict[Any, Any]) -> Expr:
             at = {**outer, **inner}
-            factors = [o.entry(*(at[c] for c in s)) for s, o in zip(inputs.split(","), operands, strict=True)]
+            factors = []
+            for s, o in zip(inputs.split(","), operands, strict=True):
+                factors.append(o.entry(*(at[c] for c in s)))
+                if factors[-1] == 0:
+                    return S.Zero
             return sympy.Mul(*factors)
 
         return _total(term, lengths, set(lengths) - set(output))
 
-    return Array(tuple(lengths[c] for c in output), entry)
+    return Array(tuple(lengths[c] for c in output), cache(entry))
+
+
+def stack(parts: Sequence[Any], axis: int) -> Any:
+    """Parts of one shape along a new axis, as torch.stack."""
+    first = parts[0]
+    if not isinstance(first, Array):
+        import torch
+
+        return torch.stack(tuple(parts), axis)
+    at = axis % (first.ndim + 1)
+
+    def entry(*index: Expr | int) -> Expr:
+        n, rest = sympify(index[at]), (*index[:at], *index[at + 1 :])
+        return sympy.Add(*(KroneckerDelta(n, k) * part.entry(*rest) for k, part in enumerate(parts)))
+
+    return Array((*first.shape[:at], Integer(len(parts)), *first.shape[at:]), entry)
 
 
 def one_hot(integers: Any, length: Any) -> Any:
@@ -252,6 +308,14 @@ def one_hot(integers: Any, length: Any) -> Any:
     import torch
 
     return (integers[..., None] == torch.arange(length, device=integers.device)).double()
+
+
+def copies(x: Any, number: Any, axis: int) -> Any:
+    """`x` so many times over, along a new axis."""
+    if isinstance(x, Array):
+        shape = (*x.shape[:axis], number, *x.shape[axis:])
+        return Array(shape, lambda *i: x.entry(*i[:axis], *i[axis + 1 :]))
+    return x.unsqueeze(axis).repeat_interleave(number, axis)
 
 
 def differs(integers: Any, number: Any) -> Any:
@@ -266,6 +330,22 @@ def rsqrt(x: Any) -> Any:
     if isinstance(x, Expr):
         return x ** Rational(-1, 2)
     return x.rsqrt() if hasattr(x, "rsqrt") else exact(f"1/sqrt({x})")
+
+
+def power(x: Any, exponent: str) -> Any:
+    """A size to an exact power, as ``power(d, "-1/4")``."""
+    return x ** Rational(exponent) if isinstance(x, Expr) else exact(f"{x}**({exponent})")
+
+
+def drawn(state: Any, shape: Shape) -> Any:
+    """Zeros and ones that are a function of a random state: drawn again from it, they are the same.
+
+    Only the kernel can draw them, so to torch the state is the mask itself, as it was read back.
+    """
+    if isinstance(state, Array):
+        numbers = list(product(*map(range, state.shape)))
+        return Array(shape, lambda *i: Drawn(*(state.entry(*n) for n in numbers), *i))
+    return state.double()
 
 
 exp, log, erf, tanh, sigmoid, sqrt = map(methodcaller, ("exp", "log", "erf", "tanh", "sigmoid", "sqrt"))

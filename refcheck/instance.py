@@ -56,6 +56,7 @@ def _implementation(
         run=_back(general.run, names),
         cpu=_saves(general.cpu, names, inputs, pairs),
         cuda=_saves(general.cuda, names, inputs, pairs),
+        traced=general.traced and _saves(general.traced, names, inputs, pairs),
         recover=general.recover and _forth(_back(general.recover, names), names),
         like=general.like and _back(general.like, names),
     )
@@ -69,6 +70,8 @@ def _saves(general: Saves, names: Names, inputs: Mapping[str, Input], pairs: dic
         pair=pairs[general.pair.id],
         at=_keys(general.at, names),
         dtypes=_keys(general.dtypes, names),
+        padded=_keys(general.padded, names),
+        expanded=_keys(general.expanded, names),
         without_need=tuple(replace(e, name=names.get(e.name, e.name)) for e in general.without_need),
     )
 

@@ -11,9 +11,8 @@ from refcheck import Problem
 from refcheck.book import Entry
 from refcheck.graph import Graph, Holder
 from refcheck.modules import Modules
-from refcheck.observe import RNG_ATTRIBUTES, Birth, Watch, by_storage, is_number, key
+from refcheck.observe import Birth, Watch, by_storage, is_number, is_rng, key
 
-RNG_STATES = RNG_ATTRIBUTES | {"fwd_cpu_state", "fwd_device_states", "fwd_gpu_states"}  # the last two: checkpointing
 FRESH = ("aten::empty", "aten::new_empty")  # no input of anybody's: an operator fills it
 
 
@@ -124,7 +123,7 @@ class Inventory:
             return "parameter"
         if is_number(t):
             return "number"
-        if any(h.attr.rpartition(".")[2].partition("[")[0] in RNG_STATES for h in holders):
+        if any(is_rng(h) for h in holders):
             return "rng"
         if t.device.type == "cpu" and self.device != "cpu":
             return "host"

@@ -12,19 +12,19 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from sympy import Expr, Indexed, Integer, Rational, diff, sympify
+from sympy import Expr, I, Indexed, Integer, Rational, Symbol, diff, sympify
 
 from refcheck.arrays import Array, variable
-from refcheck.sizes import at_sizes
-from refcheck.spec import Implementation, Input, Layer, Pair, call
+from refcheck.sizes import at_sizes, d
+from refcheck.spec import Implementation, Input, Layer, Pair, absence, call
 from refcheck.sums import difference, fresh, normal
 
 # Sizes of the explicit matrices: small, pairwise different, none that hides a missing factor.
-SMALL = {"B": 2, "T": 2, "D": 3, "h": 2, "d": 3, "M": 4, "V": 5}
+SMALL = {"B": 2, "T": 2, "D": 3, "h": 4, "d": 3, "M": 4, "V": 5, "g": 2, "R": 2, "E": 3, "k": 2}
 DIGITS = 50
 SAMPLE = 6  # entries of each gradient, drawn at random
 
@@ -116,45 +116,55 @@ def _unread(read: Read, pair: Pair, gradients: Mapping[str, Array]) -> str:
 
 def explicit(layer: str, pair: Pair) -> Iterator[Finding]:
     """The same at one explicit size: SymPy's `diff` of the loss, written out, at random rationals to 50 digits."""
-    below = {name: at_sizes(i.below, SMALL) for name, i in pair.inputs.items() if i.below is not None}
-    inputs = {name: variable(name, _small(i.shape), below.get(name)) for name, i in pair.inputs.items()}
+    sizes = small(pair)
+    below = {name: at_sizes(i.below, sizes) for name, i in pair.inputs.items() if i.below is not None}
+    rng = random.Random(0)
+    lengths = {name: _lengths(i.shape, sizes) for name, i in pair.inputs.items()}
+    inputs = {n: _drawn(at, below[n], rng) if n in below else variable(n, at) for n, at in lengths.items()}
     scalars = {name: Rational(str(value)) for name, value in pair.scalars.items()}
     output, saved = pair.forward(**inputs, **scalars)
     outputs = pair.outputs(output)
     upstream = {name: variable(f"d{name}", y.shape) for name, y in outputs.items()}
     gradients = pair.backward(pair.upstream(upstream), saved)
     loss = [term for name, y in outputs.items() for term in _every(upstream[name] * y).values()]
-    rng = random.Random(0)
+    mentioned = [(term, term.atoms(Indexed, Symbol)) for term in loss]
     scalar = {a.entry() for a in (*upstream.values(), *inputs.values()) if not a.ndim}
     free = sorted({e for term in loss for e in term.free_symbols if e.is_Indexed or e in scalar}, key=str)
-    values = {e: _random(rng, getattr(e, "base", None)) for e in free}
+    values = {e: _random(rng) for e in free}
+    planar = {name for name, i in pair.inputs.items() if i.dtype == "complex64"}
+    values |= {e: x + I * _random(rng) for e, x in values.items() if e.is_Indexed and e.base.name in planar}
     for name, gradient in gradients.items():
         started = time.perf_counter()
-        claimed, entries = _every(gradient), _every(inputs[name])
+        entries = _every(inputs[name])
         wrong = ""
         for index, e in rng.sample(list(entries.items()), min(SAMPLE, len(entries))):
-            slope = sum(diff(term, e) for term in loss if _mentions(term, e))
-            error = abs(sympify(slope - claimed[index]).xreplace(values).evalf(DIGITS))
+            slope = sum(diff(term, e) for term, its in mentioned if e in its)
+            error = abs(sympify(slope - gradient.entry(*index)).xreplace(values).evalf(DIGITS))
             if not error < 10 ** (10 - DIGITS):
-                wrong = f"entry {list(index)} differs by {float(error):.3g} at sizes {SMALL}"
+                wrong = f"entry {list(index)} differs by {float(error):.3g} at sizes {sizes}"
                 break
         yield Finding(layer, pair.id, SMALL_MATRICES, f"d{name}", wrong, time.perf_counter() - started)
 
 
-def _mentions(term: Expr, e: Expr) -> bool:
-    """Whether the term can depend on this entry: it has it, or a row that some integer will choose."""
-    return term.has(e) or any(not all(i.is_Integer for i in a.indices) for a in term.atoms(Indexed) if a.base == e.base)
+def _drawn(shape: tuple[int, ...], below: int, rng: random.Random) -> Array:
+    """Whole numbers from 0 to below - 1."""
+    numbers = {index: Integer(rng.randrange(below)) for index in product(*map(range, shape))}
+    return Array(shape, lambda *index: numbers[tuple(map(int, index))])
 
 
-def _random(rng: random.Random, base: Any) -> Expr:
-    """A value for an entry: a fraction, or a whole number if its array holds those."""
-    if below := getattr(base, "below", None):
-        return Integer(rng.randrange(below))
+def _random(rng: random.Random) -> Expr:
+    """A value for an entry."""
     return Rational(rng.choice((-1, 1)) * rng.randint(1, 99), rng.randint(50, 99))
 
 
-def _small(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(at_sizes(n, SMALL) for n in shape)
+def small(pair: Pair) -> Mapping[str, int]:
+    """The sizes of a pair's explicit matrices; a head that is cut in halves is twice as long."""
+    halved = any(n == d / 2 for i in pair.inputs.values() for n in i.shape)
+    return {**SMALL, "d": 2 * SMALL["d"]} if halved else SMALL
+
+
+def _lengths(shape: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(at_sizes(n, sizes) for n in shape)
 
 
 def _every(a: Array) -> dict[tuple[int, ...], Expr]:
@@ -164,36 +174,47 @@ def _every(a: Array) -> dict[tuple[int, ...], Expr]:
 
 def against_torch(layer: str, implementation: Implementation) -> Iterator[Finding]:
     """In float64 on the CPU: the pair's output is torch's, the pair's gradients are autograd's."""
+    import torch
+
     for pair in implementation.pairs:
-        run_here = None if "cpu" in implementation.absent else implementation.run
+        run_here = None if absence(implementation, "cpu", "float64", torch.__version__) else implementation.run
+        told = {name: at_sizes(of, SMALL) for name, of in implementation.told.items()}
         for run in filter(None, (run_here, implementation.like)):
             opinion = f"float64, {implementation.id}" + (f" like {run.__name__}" if run is implementation.like else "")
             started = time.perf_counter()
-            for about, wrong in _against(run, pair, implementation.recover):
+            for about, wrong in _against(run, pair, implementation.recover, told):
                 yield Finding(layer, pair.id, opinion, about, wrong, time.perf_counter() - started)
 
 
-def _against(run: Any, pair: Pair, recover: Any) -> Iterator[tuple[str, str]]:
+def _against(run: Any, pair: Pair, recover: Any, told: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     import torch
 
+    from refcheck.graph import explore
+
     torch.manual_seed(0)
+    sizes = small(pair)
     inputs = {
-        name: example(i, _small(i.shape), at_sizes(i.below or 1, SMALL))
+        name: example(
+            replace(i, dtype=None) if i.continuous else i, _lengths(i.shape, sizes), at_sizes(i.below or 1, sizes)
+        )
         for name, i in pair.inputs.items()
         if not i.drawn
     }
     wanted = [x.requires_grad_() for name, x in inputs.items() if pair.inputs[name].differentiable]
-    y = call(run, {name: x.clone() for name, x in inputs.items()} | dict(pair.scalars))  # clones: it may write in place
+    clones = {name: x.clone() for name, x in inputs.items()}  # it may write in place
+    y = call(run, clones | dict(pair.scalars) | dict(told) | {"dtype": "float64"})
     theirs = pair.outputs(y)
+    kept = {h.tensor.dtype for h in explore(o.grad_fn for o in theirs.values() if o.grad_fn is not None).holders}
     drawn = recover(*theirs.values(), **inputs) if recover else {}
     output, saved = pair.forward(**{k: v.detach() for k, v in inputs.items()}, **drawn, **pair.scalars)
-    in_float64 = all(o.dtype is torch.float64 for o in theirs.values())  # some code casts to float32 by itself
-    precision = 1e-10 if in_float64 else 1e-5
+    in_float32 = torch.float32 in kept | {o.dtype for o in theirs.values()}  # some code casts to it by itself
+    precision = 1e-5 if in_float32 else 1e-10
     for name, mine in pair.outputs(output).items():
         yield name, _unequal(mine, theirs[name], precision)
     upstream = {name: torch.randn_like(o) for name, o in theirs.items()}
     gradients = pair.backward(pair.upstream(upstream), saved)
-    expected = torch.autograd.grad(list(theirs.values()), wanted, list(upstream.values()), allow_unused=True)
+    torch.autograd.backward(list(theirs.values()), list(upstream.values()))  # a reentrant checkpoint refuses `grad`
+    expected = [x.grad for x in wanted]
     for name, gradient in zip((n for n in inputs if pair.inputs[n].differentiable), expected, strict=True):
         yield (
             f"d{name}",

@@ -36,12 +36,32 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class Allocated:
+    """What a forward left in use, as its allocator counts it, in bytes: asked for, and set aside for that.
+
+    It is what is saved, and besides, each once: outputs that nothing saves, and leaves that nothing saves, such as a
+    bias, which the graph holds because their gradients go there.
+    """
+
+    requested: int
+    allocated: int
+    outputs: tuple[int, ...] = ()
+    leaves: tuple[int, ...] = ()
+
+    @property
+    def saved(self) -> int:
+        """What is left for saved storages."""
+        return self.requested - sum(self.outputs) - sum(self.leaves)
+
+
+@dataclass(frozen=True)
 class Run:
     """What one implementation kept at one set of sizes; `sizes` is empty where they are symbols."""
 
     sizes: Mapping[str, int]
     saved: tuple[Saved, ...]
     guards: tuple[str, ...] = ()
+    allocator: Allocated | None = None
 
 
 def device_bytes(saved: Iterable[Saved]) -> Expr:
@@ -52,3 +72,8 @@ def device_bytes(saved: Iterable[Saved]) -> Expr:
 def host_bytes(saved: Iterable[Saved]) -> Expr:
     """Bytes kept on the CPU by a row that runs elsewhere; Python numbers are not counted."""
     return Add(*(s.nbytes for s in saved if s.cls == "host"))
+
+
+def on(device: str, saved: Iterable[Saved]) -> tuple[Saved, ...]:
+    """Those that lie on the row's device, parameters too; on the CPU that is all, Python numbers too."""
+    return tuple(s for s in saved if device == "cpu" or s.cls not in ("host", "number"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -15,14 +15,15 @@ from sympy import Expr, Integer, Mul, symbols, sympify
 
 from refcheck.arrays import Array, Shape, variable
 from refcheck.saved import Saved
-from refcheck.sizes import ITEMSIZE
+from refcheck.sizes import DTYPES, ITEMSIZE
 
 
 @dataclass(frozen=True)
 class Input:
     """An input of a layer: its shape, its class, its dtype (None: the activation's) and, for integers, their bound.
 
-    `drawn` says that the implementation makes it by itself, at random, and is not given it.
+    `drawn` says that the implementation makes it by itself, at random, by a rule or apart from the graph, and is not
+    given it.  `grad` is false where no gradient is wanted although there could be one: of a frozen parameter, or data.
     """
 
     shape: Shape
@@ -30,22 +31,38 @@ class Input:
     dtype: str | None = None
     below: Expr | None = None
     drawn: bool = False
+    grad: bool = True
+
+    @property
+    def continuous(self) -> bool:
+        """Whether there could be a gradient: it holds floats, and is no buffer."""
+        return self.dtype in (None, *DTYPES) and self.cls != "buffer"
 
     @property
     def differentiable(self) -> bool:
-        return self.dtype is None and self.cls != "buffer"
+        return self.continuous and self.grad
 
 
 def activation(*shape: Expr) -> Input:
     return Input(shape)
 
 
-def parameter(*shape: Expr) -> Input:
-    return Input(shape, cls="parameter")
+def parameter(*shape: Expr, dtype: str | None = None) -> Input:
+    return Input(shape, cls="parameter", dtype=dtype)
+
+
+def without_grad(i: Input) -> Input:
+    """The same with ``requires_grad=False``: a parameter is frozen, an activation is data, as in the first layer."""
+    return replace(i, grad=False)
+
+
+def detached(*shape: Expr) -> Input:
+    """What the implementation computes under `no_grad`; to the gradient it is a constant."""
+    return Input(shape, cls="activation", drawn=True, grad=False)
 
 
 def mask(*shape: Expr) -> Input:
-    """Zeros and ones that the layer draws; no gradient flows into them."""
+    """Zeros and ones that the layer draws, or makes by a rule; no gradient flows into them."""
     return Input(shape, cls="activation", dtype="bool", drawn=True)
 
 
@@ -117,6 +134,9 @@ def call(run: Callable[..., Any], given: Mapping[str, Any], *first: Any) -> Any:
     return run(*first, **{k: v for k, v in given.items() if takes_any or k in names})
 
 
+COMPUTED = "computed"  # the dtype that a row computes in
+
+
 @dataclass(frozen=True)
 class Unneeded:
     """A tensor that PyTorch keeps although no formula needs it, with the reason."""
@@ -132,13 +152,19 @@ class Saves:
     """What an implementation keeps on one kind of device: what its pair needs, held where `at` says.
 
     `at` maps a saved name to the autograd node and attribute that hold it, e.g. ``"SoftmaxBackward0.result"``, or to
-    several of them.  `dtypes` names those that differ from the activation's.  `numbers` are Python numbers that
-    autograd wraps into tensors without a shape; they lie on the CPU and are not counted.
+    several of them.  `dtypes` names those that differ from the input's of this name, or else from the activation's;
+    `COMPUTED` is the row's, where inputs come in another.  `padded` gives the shape of those that a kernel keeps longer
+    than the formula's, `expanded` that of the view in which it keeps an input that is no larger for it.
+    `returns` names the dtypes of outputs that aren't in the activation's.  `numbers` are Python numbers that autograd
+    wraps into tensors without a shape; they lie on the CPU and are not counted.
     """
 
     pair: Pair
     at: Mapping[str, str | tuple[str, ...]]
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    padded: Mapping[str, Shape] = field(default_factory=dict)
+    expanded: Mapping[str, Shape] = field(default_factory=dict)
+    returns: Mapping[str, str] = field(default_factory=dict)
     without_need: tuple[Unneeded, ...] = ()
     numbers: Mapping[str, str] = field(default_factory=dict)
 
@@ -147,10 +173,14 @@ class Saves:
 class Implementation:
     """Torch code that runs a layer, and what it saves on the CPU and on CUDA.
 
-    `run` takes the inputs and scalars that its signature names.  `recover(output, **inputs)` reads back what the code
-    drew at random (a dropout mask) from its own output, so that the pair can be compared with it.  `absent` says why it
-    can't run: on ``"cpu"``, on ``"cuda"``, in a dtype, or in one on the other, as ``"cuda/float32"``.  `like` is an op
-    of torch that must compute the same, where `run` is no op of torch or can't run on the CPU.
+    `run` takes the inputs and scalars that its signature names, and the row's `dtype` if it does.
+    `recover(output, **inputs)` reads back what the code drew at random (a dropout mask) from its own output, so that
+    the pair can be compared with it; where it can't, its dict is empty.  `absent` says why it can't run: on ``"cpu"``,
+    on ``"cuda"`` or only on ``"cuda-trace"``, in a dtype, or in one on the other, as ``"cuda/float32"``; or in a torch
+    that lacks it, as ``"torch<2.13"``.  `like` is an op of torch that must compute the same, where `run` is no op of
+    torch, is a new one, or can't run on the CPU.  `traced` is what it keeps where CUDA is traced, if some of what it
+    keeps there takes a GPU.  `told` are sizes that `run` takes as whole numbers, since no input's shape shows them (how
+    many experts a token gets); `multiples` says of which number a size must be a multiple for `run` to take it.
     """
 
     id: str
@@ -161,8 +191,13 @@ class Implementation:
     recover: Callable[..., dict[str, Any]] | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     like: Callable[..., Any] | None = None
+    traced: Saves | None = None
+    told: Mapping[str, Expr] = field(default_factory=dict)
+    multiples: Mapping[str, int] = field(default_factory=dict)
 
     def saves(self, device: str) -> Saves:
+        if device == "cuda-trace" and self.traced:
+            return self.traced
         return self.cpu if device == "cpu" else self.cuda
 
     def inputs(self, device: str) -> Mapping[str, Input]:
@@ -182,12 +217,14 @@ class Implementation:
         return _read_off(self.saves(device), dtype)
 
     def values(self, device: str, outputs: Iterable[Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the pair says is saved when these torch tensors went in and came out, computed in float64."""
+        """What the pair says is saved, unless padded, when these tensors went in and came out, computed in float64."""
         pair = self.saves(device).pair
         drawn = self.recover(*outputs, **inputs) if self.recover else {}
+        if not drawn.keys() >= {name for name, i in pair.inputs.items() if i.drawn}:
+            return {}  # what was drawn can't be read back here
         known = {n: t.double() if t.is_floating_point() else t for n, t in {**inputs, **drawn}.items()}
         _, saved = pair.forward(**known, **pair.scalars)
-        return {n: saved[n] for n in pair.needed}
+        return {n: saved[n] for n in pair.needed if n not in self.saves(device).padded}
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -199,37 +236,55 @@ def _several(places: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_off(saves: Saves, dtype: str) -> tuple[Saved, ...]:
-    """What is kept, read off the pair, and what is listed without need."""
-    output, saved, _ = saves.pair.symbolic
-    outputs = saves.pair.outputs(output).values()
+    """What is kept, read off the pair, and what is listed without need; a copy in another dtype is no output."""
+    output, saved, inputs = saves.pair.symbolic
+    outputs = saves.pair.outputs(output)
     kept = {name: saved[name] for name in saves.pair.needed}
     at: dict[str, str | tuple[str, ...]] = {**saves.at, **{extra.name: extra.at for extra in saves.without_need}}
     extras = {e.name: e.tensor or saves.pair.inputs[e.name] for e in saves.without_need}
     kept |= {name: variable(name, extra.shape) for name, extra in extras.items()}
+    if strange := {*saves.padded, *saves.expanded} - set(kept):
+        raise ValueError(f"{saves.pair.id}: padded or expanded, but not saved: {', '.join(sorted(strange))}")
     if set(at) != set(kept):
         raise ValueError(f"{saves.pair.id}: places are claimed for {sorted(at)}, its pair saves {sorted(kept)}")
     rows = []
     for name, array in kept.items():
         first, *others = _several(at[name])
         node, _, attr = first.partition(".")
-        given = extras.get(name) or saves.pair.inputs.get(name)
+        given = extras.get(name) or next((i for n, i in saves.pair.inputs.items() if inputs[n] is array), None)
         kind = saves.dtypes.get(name) or (given and given.dtype) or dtype
+        kind = dtype if kind == COMPUTED else kind
+        stored = saves.padded.get(name, array.shape)
         rows.append(
             Saved(
                 name=name,
                 node=node,
                 attr=attr,
-                shape=tuple(map(sympify, array.shape)),
+                shape=tuple(map(sympify, saves.expanded.get(name, stored))),
                 dtype=kind,
-                nbytes=Mul(ITEMSIZE[kind], *array.shape),
-                cls=given.cls if given and kind == (given.dtype or dtype) else "activation",  # else it is a copy
-                shared_with=(*others, *(["output"] if any(array is o for o in outputs) else [])),
+                nbytes=Mul(ITEMSIZE[kind], *stored),
+                cls=_class(given, kind, dtype),
+                shared_with=(
+                    *others,
+                    *(
+                        ["output"]
+                        if any(array is outputs[n] and kind == saves.returns.get(n, dtype) for n in outputs)
+                        else []
+                    ),
+                ),
             )
         )
     for name, place in saves.numbers.items():
         node, _, attr = place.partition(".")
         rows.append(Saved(name, node, attr, (), "float64", Integer(8), "number"))
     return tuple(rows)
+
+
+def _class(given: Input | None, kind: str, dtype: str) -> str:
+    """The class of what is kept in dtype `kind`: an input's own, unless it is a copy of it in another dtype."""
+    if given is None or kind == (given.dtype or dtype):
+        return given.cls if given else "activation"
+    return "weight copy" if given.cls == "parameter" else "activation"
 
 
 class Measured(Protocol):
@@ -250,6 +305,12 @@ class Measured(Protocol):
     @property
     def absent(self) -> Mapping[str, str]: ...
 
+    @property
+    def told(self) -> Mapping[str, Expr]: ...
+
+    @property
+    def multiples(self) -> Mapping[str, int]: ...
+
     def inputs(self, device: str) -> Mapping[str, Input]: ...
 
     def needed(self, device: str) -> tuple[str, ...]: ...
@@ -266,11 +327,21 @@ def claim(measured: Measured, device: str, dtype: str) -> tuple[Saved, ...]:
     return measured.claim(device, dtype)
 
 
-def absence(measured: Measured, device: str, dtype: str) -> str | None:
-    """Why this can't run on this kind of device with this dtype; None if it can."""
+def absence(measured: Measured, device: str, dtype: str, torch: str | None = None) -> str | None:
+    """Why this can't run on this kind of device with this dtype, in this version of torch if one is given; or None."""
     family = device.partition("-")[0]
-    keys = (family, dtype, f"{family}/{dtype}")
+    lacking = (key for key in measured.absent if torch and _before(torch, key.partition("torch<")[2]))
+    keys = (device, family, dtype, f"{family}/{dtype}", *lacking)
     return next((measured.absent[key] for key in keys if key in measured.absent), None)
+
+
+def _before(version: str, first: str) -> bool:
+    """Whether a version of torch, such as 2.9.1+cpu, comes before `first`, such as 2.13; nothing comes before ""."""
+    return bool(first) and _release(version) < _release(first)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count, groupby, permutations, product
+from math import prod
 from typing import Any
 
 from sympy import (
     Add,
     Dummy,
     Expr,
+    Function,
     Indexed,
+    Integer,
     KroneckerDelta,
     Mul,
     Pow,
@@ -58,6 +61,21 @@ class Index(Symbol):
         return (*super()._hashable_content(), self.length)
 
 
+class Digit(Function):
+    """The index along one axis of the entry that has a number, entries being numbered row by row.
+
+    ``Digit(number, axis, *shape)``: with the shape (B, T), axis 1 of the number b·T + t is t.
+    """
+
+    is_integer = True
+
+    @classmethod
+    def eval(cls, number: Expr, axis: Expr, *shape: Expr) -> Expr | None:
+        if not all(n.is_Integer for n in (number, *shape)):
+            return None
+        return Integer(int(number) // prod(map(int, shape[int(axis) + 1 :])) % int(shape[int(axis)]))
+
+
 def fresh(length: Expr | int) -> Index:
     """An index of this length that occurs nowhere else."""
     return Index(f"i{next(_serial)}", length)
@@ -75,6 +93,9 @@ def fits(index: Expr, length: Expr) -> bool:
         return index.length == length
     if isinstance(index, Indexed):  # integer data, such as a token: its array says below which number it stays
         return getattr(index.base, "below", None) == length
+    if isinstance(index, Digit):
+        number, axis, *shape = index.args
+        return shape[int(axis)] == length and fits(number, Mul(*shape))
     return bool(index.is_nonnegative and (length - 1 - index).is_nonnegative)
 
 
@@ -114,7 +135,11 @@ def _terms(e: Expr) -> Iterator[Term]:
         for factors, indices in _terms(e.function.xreplace(renamed)):
             yield factors, (*indices, *renamed.values())
     else:
-        yield [_atom(e)], ()
+        atom = _atom(e)
+        if atom != e and isinstance(atom, (Add, Mul, Sum)):  # 1/(Σa / Σb) has become Σb · 1/Σa
+            yield from _terms(atom)
+        else:
+            yield [atom], ()
 
 
 def _multiply(factors: Iterable[Expr]) -> Iterator[Term]:

@@ -11,16 +11,20 @@ from refcheck.arrays import (
     Array,
     Sigmoid,
     Step,
+    copies,
     differs,
+    drawn,
     einsum,
     erf,
     exact,
     exp,
     log,
     one_hot,
+    power,
     rsqrt,
     sigmoid,
     sqrt,
+    stack,
     tanh,
     variable,
 )
@@ -53,6 +57,13 @@ OPERATIONS = {
     "transposed product": lambda a, b, c: einsum("ij,ki->jk", a, c),
     "three factors": lambda a, b, c: einsum("ij,j,jk->k", a, b, c),
     "outer": lambda a, b, c: einsum("ij,k->ijk", a, b),
+    "copies": lambda a, b, c: copies(a, 2, axis=1) + copies(b, 2, axis=0),
+    "cosine": lambda a, b, c: a.cos(),
+    "sine": lambda a, b, c: a.sin(),
+    "one part of two": lambda a, b, c: a.unbind(0)[1],
+    "a part from the end": lambda a, b, c: a.unbind(-1)[2],
+    "stacked": lambda a, b, c: stack((-b, b, b**2), 0),
+    "stacked last": lambda a, b, c: stack(c.unbind(0), -1),
 }
 
 
@@ -122,6 +133,16 @@ def test_an_axis_of_one_is_read_at_zero():
     assert sum_of_both.entry(i, j) == sympy.IndexedBase("a")[i, 0] + sympy.IndexedBase("b")[i, j]
 
 
+def test_a_copy_has_the_entries_of_the_original():
+    i, j, k = fresh(N), fresh(K), fresh(2)
+    original = variable("a", (N, 2))
+    for axis, index in enumerate([(j, i, k), (i, j, k), (i, k, j)]):
+        repeated = copies(original, K, axis)
+        assert repeated.at(*index) == original.at(i, k)
+        with pytest.raises(IndexError):
+            repeated.at(*index[:axis], K, *index[axis + 1 :])
+
+
 def test_a_root_of_a_size():
     assert rsqrt(N) == 1 / sympy.sqrt(N)
     assert rsqrt(4) == 0.5 and rsqrt(4).value == Rational(1, 2)
@@ -136,3 +157,21 @@ def test_what_is_said_of_integers():
     rows = one_hot(Array((3,), lambda n: sympy.Integer(integers[int(n)].item())), 3)
     assert [[float(rows.entry(n, v)) for v in range(3)] for n in range(3)] == one_hot(integers, 3).tolist()
     assert one_hot(found, K).entry(i, k) == sympy.KroneckerDelta(found.entry(i), k)
+
+
+def test_a_size_to_a_power_is_exact():
+    assert power(N, "-1/4") ** 4 == 1 / N
+    assert power(3, "-1/4").value == sympy.Integer(3) ** Rational(-1, 4)
+    assert power(3, "-1/4") == pytest.approx(3**-0.25)
+
+
+def test_what_is_drawn_again_from_a_state_is_the_same():
+    state, other = variable("state", (2,)), variable("other", (2,))
+    x = variable("x", (N,))
+    i = fresh(N)
+    once, again = (drawn(state, (N,)).entry(i) for _ in range(2))
+    assert once == again != drawn(other, (N,)).entry(i)
+    assert sympy.diff(once * x.entry(i), x.entry(i)) == once
+    entries = [drawn(Array((2,), lambda k: Rational(k, 7)), (40,)).entry(sympy.Integer(k)) for k in range(40)]
+    assert set(entries) == {0, 1}
+    assert drawn(torch.tensor([True, False]), (2,)).tolist() == [1, 0]

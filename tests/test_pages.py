@@ -196,12 +196,20 @@ def test_a_size_typed_in_a_lab(tmp_path, monkeypatch):
 
 
 # What an equation marks as needed, in the notation of the pages, and its name in the code.
-SYMBOLS = {r"\hat x": "x_hat", r"\tilde P": "P_dropped", r"\mathrm{tok}": "tokens", "r": "rstd", "X": "x"}
+SYMBOLS = {
+    **{r"\hat x": "x_hat", r"\tilde P": "P_dropped", r"\mathrm{tok}": "tokens", "r": "rstd", "X": "x"},
+    **{r"\hat Q": "Q_hat", r"\hat K": "K_hat", "r_Q": "rstd_Q", "r_K": "rstd_K"},
+    **{r"\cos\theta": "cos", r"\sin\theta": "sin"},
+    **{"x_n": "x_e", "a_n": "a_e", "g_n": "g_e", "o_n": "o_e", "z_{1,n}": "z1_e", "z_{2,n}": "z2_e"},
+    **{r"\alpha_n": "alpha_e", "s_n": "slot", r"\tau_n": "token", "e_n": "offs", "c_j": "choice"},
+    **{rf"W_{{\mathrm{{{name}}}}}": f"W_{name}_e" for name in ("gate", "up", "down")},
+}
 # A page may write what is needed in another way: computed from it, as a part of it, or for tied weights.
 COMPUTED = {
     "rmsnorm": {"x_hat": "x rstd"},
     "final-norm": {"x_hat": "x mean rstd"},
     "cross-entropy": {"p": "logp", "w": "t"},
+    "qk-norm": {"Q_hat": "Q rstd_Q", "K_hat": "K_g rstd_K"},
     "out-proj": {"W_k": "W_O"},
     "lm-head": {"x_final": "x", "tokens": "W_vocab"},
 }
@@ -229,9 +237,8 @@ def unlike(text, layer):
     needed = {name for pair in layer.pairs for name in pair.needed}
     parameters = {name for pair in layer.pairs for name, i in pair.inputs.items() if i.cls == "parameter"}
     given = names | {part for name in names for part in computed.get(name, "").split()}
-    missing = min(
-        (set(pair.needed) - parameters - given for pair in layer.pairs if pair.needed), key=len, default=set()
-    )
+    beside = [needs for pair in layer.pairs if (needs := set(pair.needed) - parameters)]
+    missing = min((needs - given for needs in beside), key=len, default=set())
     return names - needed - computed.keys(), missing
 
 

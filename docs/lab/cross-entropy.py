@@ -61,6 +61,23 @@ def in_float32(device, dtype, B, T, V):
 refcheck.record(partial(in_float32, B=B, T=T, V=V), DEVICE, dtype)
 
 # %% [markdown]
+# ## Label smoothing · 标签平滑
+#
+# A boolean mask and a whole number more, and nothing else as wide as the vocabulary.
+#
+# 多一张布尔掩码和一个整数，词表那么宽的没有第二块。
+
+
+# %%
+def smoothed(device, dtype, B, T, V):
+    logits = torch.randn(B, T, V, device=device, dtype=dtype, requires_grad=True)
+    t = torch.randint(V, (B, T), device=device)
+    return F.cross_entropy(logits.flatten(0, 1), t.flatten(), label_smoothing=0.1), []
+
+
+refcheck.record(partial(smoothed, B=B, T=T, V=V), DEVICE, dtype)
+
+# %% [markdown]
 # ## Bytes against the vocabulary · 字节随词表增长
 
 # %% {"alt": "Bytes kept by cross entropy against the size of the vocabulary: measured points on the claimed line"}

@@ -69,3 +69,6 @@ def tied(device, dtype, B, T, D, V):
 
 
 refcheck.record(partial(tied, B=B, T=T, D=D, V=V), DEVICE, dtype)
+
+# %% {"alt": "Bytes kept by both ends of a tied model against the vocabulary: a level line, with the measured points on it"}
+sweep("lm-head", "tied", tied, dtype, B=B, T=T, D=D, V=[1000, 2000, 4000, 8000])

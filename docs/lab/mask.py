@@ -57,9 +57,10 @@ for case in (added, where):
 # %% [markdown]
 # ## One mask, or one for each layer · 一张，还是每层一张
 #
-# `shared` hands the same mask to four layers; `negated` writes `~keep` in each of them.
+# `shared` hands the same mask to four layers; `negated` writes `~keep` in each of them; `combined` also takes the padding
+# into account in each, which brings the batch in as a factor.
 #
-# `shared` 把同一张掩码交给四层；`negated` 在每一层里写 `~keep`。
+# `shared` 把同一张掩码交给四层；`negated` 在每一层里写 `~keep`；`combined` 在每一层里还把填充求与进去，于是要再乘上批大小。
 
 
 # %%
@@ -73,7 +74,13 @@ def negated(device, dtype, B, h, T):
     return [S.masked_fill(~keep, -10000.0) for _ in range(4)], []
 
 
-for case in (shared, negated):
+def combined(device, dtype, B, h, T):
+    keep, S = causal(device, T), scores(device, dtype, B, h, T)
+    real = torch.ones(B, 1, 1, T, dtype=torch.bool, device=device)
+    return [torch.where(keep & real, S, -10000.0) for _ in range(4)], []
+
+
+for case in (shared, negated, combined):
     print(case.__name__, refcheck.record(partial(case, B=B, h=h, T=T), DEVICE, dtype), sep="\n", end="\n\n")
 
 # %% [markdown]

@@ -69,3 +69,6 @@ refcheck.record(partial(by_hand, B=B, T=T, D=D), DEVICE, dtype)
 
 # %% {"alt": "Bytes kept by RMSNorm against sequence length: measured points on the claimed curve"}
 sweep("rmsnorm", "eager", case, dtype, B=B, T=[128, 256, 512, 1024], D=D)
+
+# %% {"alt": "The same written by hand"}
+sweep("rmsnorm", "by-hand", by_hand, dtype, B=B, T=[128, 256, 512, 1024], D=D)

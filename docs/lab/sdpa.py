@@ -63,7 +63,25 @@ def eager(device, dtype):
 refcheck.record(eager, DEVICE, dtype)
 
 # %% [markdown]
-# ## A straight line in T · 随 T 线性增长
+# ## The math path · math 路径
+#
+# One op in the code, several in the graph: P is back, and everything is fp32.
+#
+# 代码里是一个算子，图里是好几个：P 又留下来了，而且全是 fp32。
+
+
+# %%
+def math(device, dtype, B, h, T, d):
+    return sdpa.math(*inputs(device, dtype, B, h, T, d)), []
+
+
+refcheck.record(partial(math, B=B, h=h, T=T, d=d), DEVICE, dtype)
+
+# %% [markdown]
+# ## A straight line in T, and a parabola · 一条直线，一条抛物线
 
 # %% {"alt": "Bytes kept by fused attention against sequence length: measured points on the claimed straight line"}
 sweep("sdpa", "flash", case, dtype, B=B, h=h, d=d, T=[64, 128, 256, 512])
+
+# %% {"alt": "Bytes kept by the math path against sequence length: measured points on the claimed parabola"}
+sweep("sdpa", "math", math, dtype, B=B, h=h, d=d, T=[64, 128, 256, 512])

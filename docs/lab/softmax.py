@@ -47,3 +47,22 @@ refcheck.record(partial(case, B=B, h=h, T=T), DEVICE, dtype)
 
 # %% {"alt": "Bytes kept by softmax against sequence length: measured points on the claimed curve"}
 sweep("softmax", "eager", case, dtype, B=B, h=h, T=[64, 128, 256, 512])
+
+# %% [markdown]
+# ## Computed in fp32 · 用 fp32 算
+#
+# The probabilities that stay are fp32, whatever the dtype of the scores; the copy that was cast back isn't kept here.
+#
+# 留下的概率是 fp32，与打分的类型无关；转回来的副本，softmax 自己不留。
+
+
+# %%
+def in_float32(device, dtype, B, h, T):
+    S = torch.randn(B, h, T, T, device=device, dtype=dtype, requires_grad=True)
+    return F.softmax(S, dim=-1, dtype=torch.float32).to(S.dtype), []
+
+
+refcheck.record(partial(in_float32, B=B, h=h, T=T), DEVICE, dtype)
+
+# %% {"alt": "Bytes kept by softmax computed in fp32 against sequence length: a curve twice as high"}
+sweep("softmax", "float32", in_float32, dtype, B=B, h=h, T=[64, 128, 256, 512])

@@ -10,10 +10,14 @@ LAYERS: tuple[Layer, ...] = tuple(
     import_module(f"refcheck.layers.{name}").LAYER
     for name in (
         "embedding",
+        "positions",
         "layernorm",
         "rmsnorm",
         "linear",
+        "lora",
         "qkv",
+        "qk_norm",
+        "rope",
         "scores",
         "mask",
         "softmax",
@@ -21,6 +25,7 @@ LAYERS: tuple[Layer, ...] = tuple(
         "attention_dropout",
         "attention_value",
         "sdpa",
+        "gqa",
         "out_proj",
         "residual",
         "ffn_gelu",
@@ -28,10 +33,15 @@ LAYERS: tuple[Layer, ...] = tuple(
         "relu",
         "ffn_swiglu",
         "swiglu",
+        "moe_router",
+        "moe",
         "ffn_dropout",
         "final_norm",
         "lm_head",
         "cross_entropy",
+        "linear_cross_entropy",
+        "autocast",
+        "checkpoint",
     )
 )
 

@@ -19,8 +19,25 @@ def backward(dloss, s):
     return dict(logits=einsum("btv,bt->btv", p - one_hot(s["t"], p.shape[-1]), w) * (dloss / s["n"]))
 
 
+def forward_smoothed(logits, t, ignore, smoothing):
+    hard, saved = forward(logits, t, ignore)
+    ignored = 1 - differs(t, ignore)  # (B, T)
+    n_int = (1 - ignored).sum(axis=(0, 1))  # n once more, as a whole number
+    uniform = -einsum("btv,bt->", saved["logp"], 1 - ignored) / n_int  # V times the mean over the vocabulary
+    loss = hard * (1 - smoothing) + uniform * (smoothing / logits.shape[-1])
+    return loss, dict(saved, ignored=ignored, n_int=n_int, smoothing=smoothing)
+
+
+def backward_smoothed(dloss, s):
+    p = exp(s["logp"])
+    hard = backward(dloss, s)["logits"] * (1 - s["smoothing"])
+    to_uniform = p * s["smoothing"] - s["smoothing"] / p.shape[-1]
+    return dict(logits=hard + einsum("btv,bt->btv", to_uniform, 1 - s["ignored"]) * (dloss / s["n_int"]))
+
+
 INPUTS = dict(logits=activation(B, T, V), t=tokens(B, T, below=V))
 MEAN = Pair("mean", forward, backward, INPUTS, dict(ignore=0), output="loss")
+SMOOTHED = Pair("smoothed", forward_smoothed, backward_smoothed, INPUTS, dict(ignore=0, smoothing=0.1), output="loss")
 
 
 def eager(logits, t, ignore):
@@ -33,6 +50,12 @@ def float32(logits, t, ignore):
     return eager(logits.float(), t, ignore)
 
 
+def smoothed(logits, t, ignore, smoothing):
+    import torch.nn.functional as F
+
+    return F.cross_entropy(logits.flatten(0, 1), t.flatten(), ignore_index=ignore, label_smoothing=smoothing)
+
+
 EAGER = Saves(
     MEAN,
     at=dict(
@@ -42,6 +65,11 @@ EAGER = Saves(
     ),
 )
 FLOAT32 = Saves(MEAN, at=EAGER.at, dtypes=dict(logp="float32", n="float32"))
+SMOOTH = Saves(
+    SMOOTHED,
+    at=dict(EAGER.at, ignored="MaskedFillBackward0.mask", n_int="DivBackward0.other"),
+    dtypes=dict(ignored="bool", n_int="int64"),
+)
 
 LAYER = Layer(
     __name__,
@@ -54,6 +82,13 @@ LAYER = Layer(
             float32,
             cpu=FLOAT32,
             cuda=FLOAT32,
+        ),
+        Implementation(
+            "label-smoothing",
+            dict(zh="F.cross_entropy(label_smoothing=0.1)", en="F.cross_entropy(label_smoothing=0.1)"),
+            smoothed,
+            cpu=SMOOTH,
+            cuda=SMOOTH,
         ),
     ),
 )

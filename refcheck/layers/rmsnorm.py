@@ -40,6 +40,14 @@ def eager(x, w, eps):
     return F.rms_norm(x, x.shape[-1:], w, eps)
 
 
+def by_hand(x, w, eps):
+    import torch
+
+    x32 = x.to(torch.float32)
+    rstd = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return w * (x32 * rstd).to(x.dtype)
+
+
 CUDA = Saves(
     WITH_RSTD,
     at=dict(x="FusedRmsNormBackward0.input", rstd="FusedRmsNormBackward0.result1", w="FusedRmsNormBackward0.weight"),
@@ -55,8 +63,29 @@ CPU = Saves(
     ),
     dtypes=dict(x="float32", rstd="float32", x_hat="float32"),
 )
+BY_HAND = Saves(
+    COMPOSED,
+    at=dict(
+        x=("MulBackward0.self", "PowBackward0.self"),
+        rstd=("MulBackward0.other", "RsqrtBackward0.result"),
+        x_hat="MulBackward0.other",
+        w="MulBackward0.self",
+    ),
+    dtypes=dict(x="float32", rstd="float32"),  # x_hat was cast back before it is multiplied by w
+)
+
 LAYER = Layer(
     __name__,
     title=dict(zh="RMSNorm", en="RMSNorm"),
-    implementations=(Implementation("eager", dict(zh="F.rms_norm", en="F.rms_norm"), eager, cpu=CPU, cuda=CUDA),),
+    implementations=(
+        Implementation("eager", dict(zh="F.rms_norm", en="F.rms_norm"), eager, cpu=CPU, cuda=CUDA),
+        Implementation(
+            "by-hand",
+            dict(zh="手写，如 LlamaRMSNorm", en="by hand, as LlamaRMSNorm"),
+            by_hand,
+            cpu=BY_HAND,
+            cuda=BY_HAND,
+            like=eager,
+        ),
+    ),
 )

@@ -36,13 +36,28 @@ def eager(S):
     return F.softmax(S, dim=-1)
 
 
+def float32(S):
+    import torch
+    import torch.nn.functional as F
+
+    return F.softmax(S, dim=-1, dtype=torch.float32).to(S.dtype)
+
+
 EAGER = Saves(FROM_OUTPUT, at=dict(P="SoftmaxBackward0.result"))
+FLOAT32 = Saves(FROM_OUTPUT, at=EAGER.at, dtypes=dict(P="float32"))
 
 LAYER = Layer(
     __name__,
     title=dict(zh="Softmax", en="Softmax"),
     implementations=(
         Implementation("eager", dict(zh="F.softmax", en="F.softmax"), eager, cpu=EAGER, cuda=EAGER),
+        Implementation(
+            "float32",
+            dict(zh="F.softmax(dtype=torch.float32).to(S.dtype)", en="F.softmax(dtype=torch.float32).to(S.dtype)"),
+            float32,
+            cpu=FLOAT32,
+            cuda=FLOAT32,
+        ),
         written_out(
             FROM_SCORES,
             "SoftmaxFromScores",
