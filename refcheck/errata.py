@@ -513,12 +513,20 @@ ENTRIES = (
         r"$M_{\mathrm{attn}}: 1 \times 1 \times T \times T$ 或 $B \times 1 \times 1 \times T$ 或 "
         r"$B \times 1 \times T \times T$",
         (
-            says_shapes("mask", called=dict(A="M_attn", keep="M_attn"), M_attn="T T"),
+            says_shapes(
+                "mask",
+                called=dict(A="M_causal", keep="M_causal", forbid="M_causal", real="M_padding", seen="M_both"),
+                M_causal="T T",
+                M_padding="B T",
+                M_both="B T T",
+            ),
             dtype("mask", "where", "cuda", "keep", "bool"),
+            dtype("mask", "padding", "cuda", "real", "bool"),
+            dtype("mask", "combined-in-forward", "cuda", "seen", "bool"),
         ),
-        zh="本站只收了第一种，各条序列、各个头共用一张。它留不留看写法：相加不留，`torch.where` 留，而且是布尔。",
-        en="We cover the first only, one mask for all sequences and heads. Whether it is kept depends on the code: "
-        "added it is not, under `torch.where` it is, as booleans.",
+        zh="依次是因果、填充、两者求与。留不留看写法：相加不留；`torch.where`、`masked_fill` 都留，而且是布尔。",
+        en="A causal mask, a padding mask, and both combined. Whether one is kept depends on the code: added it is "
+        "not; under `torch.where` and `masked_fill` it is, as booleans.",
     ),
     Entry(
         "cell-softmax-formula",
@@ -534,7 +542,7 @@ ENTRIES = (
         (
             says_saved("softmax", "P"),
             held_by("softmax", "eager", "P", "output"),
-            never_keeps("sdpa", "P"),
+            never_keeps("sdpa", "P", of="flash"),
             needs("sdpa", "from-lse", "Q K V O lse"),
             proven("sdpa", "from-lse"),
         ),

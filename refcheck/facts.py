@@ -163,9 +163,9 @@ def keeps(layer: str, implementation: str, device: str, names: str) -> str:
 
 
 @fact
-def never_keeps(layer: str, names: str) -> str:
-    """No op of torch keeps any of these for this layer, on no device."""
-    found = {where: kept & set(names.split()) for where, kept in _kept(layer).items()}
+def never_keeps(layer: str, names: str, of: str = "") -> str:
+    """No op of torch, or none of these implementations, keeps any of these for this layer, on no device."""
+    found = {where: kept & set(names.split()) for where, kept in _kept(layer, of).items()}
     return "; ".join(f"{where} keeps {_names(kept)}" for where, kept in found.items() if kept)
 
 

@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from refcheck import record
 from refcheck.blocks import BLOCKS
 from refcheck.evidence import ROOT
+from refcheck.layers import positions
 from refcheck.measure import SIZES
 from refcheck.prove import example
 from refcheck.saved import device_bytes
-from refcheck.sizes import B, M, T, at_sizes, d, h
+from refcheck.sizes import B, M, T, V, at_sizes, d, h
 
 (GPT2,) = (block for block in BLOCKS if block.id == "gpt2")
 (EAGER,) = GPT2.implementations
@@ -80,3 +82,66 @@ def test_the_page_compares_it_with_the_published_formula(lang):
     text = (ROOT / "docs" / lang / "blocks.md").read_text(encoding="utf-8")
     assert '[= block_form("gpt2", minus="34*B*T*D + 5*B*h*T**2", M="4*D") =]' in text
     assert "$34sbh + 5as^2b$" in text
+
+
+# --- models of several blocks -----------------------------------------------------------------------------------------
+
+
+def outside(block, given):
+    """What stands before the first block and after the last, in torch, by the block's id."""
+    import torch.nn.functional as F
+
+    def before(tokens, W):
+        x = F.embedding(tokens, W)
+        if block.id != "gpt2":
+            return x
+        return F.dropout(positions.eager(x, given["W_pos"]), 0.1, training=True)
+
+    def after(x, w, b, W, t):
+        x = F.layer_norm(x, w.shape, w, b) if block.id == "gpt2" else F.rms_norm(x, w.shape, w, 1e-6)
+        logits = F.linear(x, W)
+        logits = logits if block.id == "gpt2" else logits.float()
+        return F.cross_entropy(logits.flatten(0, 1), t.flatten())
+
+    return before, after
+
+
+def model(block, layers, sizes):
+    """A case for `record`: a model of this many blocks, which share their buffers and nothing else."""
+    (whole,) = block.implementations
+
+    def case(device, dtype):
+        def tensor(*shape):
+            return torch.randn(*(at_sizes(n, sizes) for n in shape), device=device, dtype=dtype)
+
+        def parameter(*shape):
+            params.append(tensor(*shape).requires_grad_())
+            return params[-1]
+
+        params = []
+        buffers = {n: tensor(*i.shape) for n, i in whole.given.items() if i.cls == "buffer"}
+        before, after = outside(block, dict(W_pos=parameter(T, D)))
+        tokens, t = (torch.randint(sizes["V"], (sizes["B"], sizes["T"]), device=device) for _ in range(2))
+        x = before(tokens, parameter(V, D))
+        for _ in range(layers):
+            weights = {n: parameter(*i.shape) for n, i in whole.given.items() if i.cls == "parameter"}
+            x = whole.run(x, **buffers, **weights, **whole.scalars)
+        return after(x, parameter(D), parameter(D), parameter(V, D), t), params
+
+    return case
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("layers", [1, 2, 5])
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.id)
+def test_a_model_keeps_its_blocks_and_what_is_kept_once(block, layers, dtype):
+    for sizes in SIZES[:2]:
+        each, once = (at_sizes(form, sizes) for form in block.in_depth("cpu", dtype))
+        assert record(model(block, layers, sizes), "cpu", dtype).nbytes == layers * each + once
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.id)
+def test_a_block_that_is_not_like_the_others_is_noticed(block):
+    """A second copy of a buffer, one block less: the identity is no truism."""
+    each, once = (at_sizes(form, SIZES[0]) for form in block.in_depth("cpu", "float32"))
+    assert record(model(block, 2, SIZES[0]), "cpu", "float32").nbytes not in (3 * each + once, 2 * (each + once))

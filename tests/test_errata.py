@@ -58,6 +58,7 @@ FALSE = [
     (facts.needs("layernorm", "from-normalized", "x_hat mean rstd w"), "it needs rstd w x_hat"),
     (facts.keeps("no-such-layer", "eager", "cuda", "x"), "KeyError"),
     (facts.needs("softmax", "no-such-pair", "P"), "ValueError"),
+    (facts.never_keeps("sdpa", "P", of="flash math"), "math cuda keeps P"),
 ]
 
 

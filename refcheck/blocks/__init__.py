@@ -4,4 +4,6 @@ from importlib import import_module
 
 from refcheck.block import Block
 
-BLOCKS: tuple[Block, ...] = tuple(import_module(f"refcheck.blocks.{name}").BLOCK for name in ("gpt2",))
+BLOCKS: tuple[Block, ...] = tuple(
+    import_module(f"refcheck.blocks.{name}").BLOCK for name in ("article", "gpt2", "llama3", "qwen3")
+)

@@ -4,11 +4,17 @@ from refcheck.block import Block, Composed, Part
 from refcheck.layers import (
     attention_dropout,
     attention_value,
+    cross_entropy,
+    dropout,
+    embedding,
     ffn_dropout,
     ffn_gelu,
+    final_norm,
     layernorm,
+    lm_head,
     mask,
     out_proj,
+    positions,
     qkv,
     residual,
     scores,
@@ -53,6 +59,12 @@ PARTS = (
     Part(ffn_dropout.LAYER, "eager", dict(m="m_ffn", n="n_ffn")),
     Part(residual.LAYER, "eager"),
 )
+# With p = 0 the probabilities are what values are weighted by: P is held twice, one storage.
+NO_DROPOUT = tuple(
+    Part(part.layer, part.implementation, dict(P_dropped="P")) if part.layer is attention_value.LAYER else part
+    for part in PARTS
+    if part.layer not in (attention_dropout.LAYER, ffn_dropout.LAYER)
+)
 INPUTS = dict(
     x=activation(B, T, D),
     w_1=parameter(D),
@@ -82,5 +94,21 @@ BLOCK = Block(
             PARTS,
             scalars=dict(p=0.1, eps=1e-5),
         ),
+        Composed(
+            "no-dropout",
+            dict(zh="朴素实现，p = 0", en="eager, p = 0"),
+            run,
+            INPUTS,
+            NO_DROPOUT,
+            scalars=dict(p=0.0, eps=1e-5),
+        ),
+    ),
+    outside=(
+        Part(embedding.LAYER, "eager"),
+        Part(positions.LAYER, "eager"),
+        Part(dropout.LAYER, "eager", dict(m="m_embedding", n="n_embedding")),
+        Part(final_norm.LAYER, "eager"),
+        Part(lm_head.LAYER, "no-bias", dict(x="x_final")),
+        Part(cross_entropy.LAYER, "eager"),
     ),
 )
