@@ -19,7 +19,23 @@ except ModuleNotFoundError as missing:
     install = f"{sys.executable} -m pip install '{wanted}'"
     sys.exit(f"refcheck: this Python has no {missing.name}: {install}, or use `make verify` without PYTHON=")
 
-from refcheck import Problem, audit_command, check, errata, evidence, measure, pages, prove, rows, tables
+from refcheck import (
+    Problem,
+    audit_command,
+    check,
+    errata,
+    evidence,
+    gpu,
+    join,
+    measure,
+    observe,
+    origin,
+    pages,
+    prove,
+    report,
+    rows,
+    tables,
+)
 from refcheck.block import Block
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
@@ -38,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Problem(f"torch {torch.__version__} is too old: 2.9 or newer is needed")
         started = time.perf_counter()
         code = args.run(args)
-        verdict = {_table: "done", _measure: "done"}.get(args.run, "all holds" if code == 0 else "NOT all holds")
+        done = args.run in (_table, _measure) and code == 0
+        verdict = "done" if done else "all holds" if code == 0 else "NOT all holds"
         print(f"{args.command}: {verdict}, {time.perf_counter() - started:.1f} s", file=sys.stderr)
         return code
     except Problem as problem:
@@ -134,6 +151,7 @@ def _write_json(args: argparse.Namespace, facts: Any) -> None:
 
 
 def _prove(args: argparse.Namespace) -> int:
+    _say_absent(args, "cpu", ("float64",))
     findings = [f for layer in _layers(args) for f in _told(args, prove.prove(layer))]
     _write_json(args, [asdict(f) for f in findings])
     _say(args, f"{sum(f.holds for f in findings)} of {len(findings)} hold")
@@ -146,35 +164,79 @@ def _told(args: argparse.Namespace, findings: Iterator[prove.Finding]) -> Iterat
         yield finding
 
 
-def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[Any, Any, evidence.Row]]:
+def _say_absent(args: argparse.Namespace, device: str, dtypes: Sequence[str]) -> None:
     for layer in _chosen(args):
         for one in layer.implementations:
-            for dtype in args.dtype or DTYPES:
-                if reason := absence(one, device, dtype):
+            for dtype in dtypes:
+                if reason := absence(one, device, dtype, torch.__version__):
                     _say(args, f"not run {device}: {layer.id} {one.id} {dtype}: {reason}")
-    for layer, implementation, dtype in check.cases(_chosen(args), device, args.dtype or DTYPES):
-        row = check.measure_row(layer, implementation, device, dtype)
-        _say(args, f"measured {device}: {layer.id} {implementation.id} {dtype}")
-        yield layer, implementation, row
+
+
+Outcome = evidence.Row | evidence.Missing | check.Drift
+
+
+def _measured(args: argparse.Namespace, device: str) -> Iterator[tuple[str, Any, Any, Outcome]]:
+    """Every row of a device, with its place among them: measured, or why it can't be, or what is wrong with it."""
+    dtypes = args.dtype or DTYPES
+    _say_absent(args, device, dtypes)
+    cases = list(check.cases(_chosen(args), device, dtypes, torch.__version__))
+    for told in (*(gpu.notes() if device == "cuda" else ()), *(report.header(device) if cases else ())):
+        _say(args, told)
+    for n, (layer, implementation, dtype) in enumerate(cases, 1):
+        outcome = _outcome(layer, implementation, device, dtype)
+        if isinstance(outcome, evidence.Missing):
+            _say(args, f"not run {device}: {' '.join(outcome.key)}: {outcome.reason}")
+            if device != "cuda":
+                continue
+        yield f"{n}/{len(cases)}", layer, implementation, outcome
+        if isinstance(outcome, check.Drift) and outcome.what == gpu.Lost.__name__:
+            return
+
+
+def _outcome(layer: Any, implementation: Any, device: str, dtype: str) -> Outcome:
+    key = check.key(layer, implementation, dtype)
+    try:
+        return check.measure_row(layer, implementation, device, dtype)
+    except measure.Untraceable as reason:
+        if (evidence.FOLDER / f"{check.here_name(device)}.json").exists():
+            raise  # it could, when that record was made
+        return evidence.Missing(*key, str(reason))
+    except gpu.Unfit as reason:
+        return evidence.Missing(*key, str(reason))
+    except (observe.Disagreement, join.Unexplained, measure.Failed, gpu.Lost) as wrong:
+        what, claimed = type(wrong).__name__, "that it can be measured"
+        mend = f"please report it with the output of: python -m refcheck verify --layer {layer.id} --device {device}"
+        return check.Drift(*key, f"fresh {device}", "", what, claimed, str(wrong), mend)
 
 
 def _measure(args: argparse.Namespace) -> int:
-    facts = []
+    facts, drifts = [], []
     for device in _devices(args):
-        known = {check.key(*case): None for case in check.cases(EVERY, device)}
-        rows = tuple(row for *_, row in _measured(args, device))
-        fresh = evidence.Record(evidence.here(device), rows)
+        known = {check.key(*case): None for case in check.cases(EVERY, device, torch=torch.__version__)}
+        outcomes = list(_measured_and_told(args, device))
+        rows = tuple(outcome for outcome in outcomes if isinstance(outcome, evidence.Row))
+        missing = tuple(outcome for outcome in outcomes if isinstance(outcome, evidence.Missing))
+        drifts += [outcome for outcome in outcomes if isinstance(outcome, check.Drift)]
+        fresh = evidence.Record(evidence.here(device), rows, missing)
         path = evidence.FOLDER / f"{fresh.environment.name}.json"
         old = evidence.read(path) if path.exists() else None
         record = evidence.merge(old, fresh, known)
-        if old and old.rows == tuple(sorted(record.rows, key=lambda row: row.key)):
+        if old and evidence.same(old, record):
             _say(args, f"{path.name}: as it was")
-        else:
+        elif record.rows:
             _say(args, f"{path.name}: written, {len(rows)} of its {len(record.rows)} rows measured now")
             evidence.write(record)
         facts.append(json.loads(evidence.to_json(record)))
     _write_json(args, facts)
-    return 0
+    return _report(args, drifts)
+
+
+def _measured_and_told(args: argparse.Namespace, device: str) -> Iterator[Outcome]:
+    for place, layer, implementation, outcome in _measured(args, device):
+        if isinstance(outcome, evidence.Row):
+            wrong = list(check.against_claim(layer, implementation, device, outcome, f"fresh {device}"))
+            _say(args, report.line(device, place, implementation, outcome, len(wrong)))
+        yield outcome
 
 
 def _report(args: argparse.Namespace, drifts: Sequence[check.Drift]) -> int:
@@ -192,6 +254,7 @@ def _check(args: argparse.Namespace) -> int:
 def _drifts(args: argparse.Namespace) -> list[check.Drift]:
     records = {n: r for n, r in evidence.read_all().items() if not args.device or r.environment.device in args.device}
     recorded = [d for r in records.values() for d in check.check_record(r, _chosen(args), EVERY)]
+    recorded += [d for r in records.values() for d in origin.check_origin(r)]
     judged = [] if args.layer else errata.mistakes()
     mend = "look at refcheck/errata.py"
     wrong = [check.Drift(m.entry, "", "", check.PAGE, "", "erratum", m.what, m.instead, mend) for m in judged]
@@ -201,16 +264,25 @@ def _drifts(args: argparse.Namespace) -> list[check.Drift]:
 def _verify(args: argparse.Namespace) -> int:
     findings = [f for layer in _layers(args) for f in _told(args, prove.prove(layer))]
     records = evidence.read_all()
-    drifts = _drifts(args)
+    drifts, missing = _drifts(args), []
     for device in _devices(args):
-        for layer, implementation, row in _measured(args, device):
-            drifts += check.check_fresh(row, layer, implementation, device, records)
+        for place, layer, implementation, outcome in _measured(args, device):
+            if isinstance(outcome, evidence.Missing):
+                missing.append(outcome)
+            elif isinstance(outcome, check.Drift):
+                drifts.append(outcome)
+                _say(args, f"{place} {device}: {' '.join(check.key(layer, implementation, outcome.dtype))}: DRIFT")
+            else:
+                wrong = check.check_fresh(outcome, layer, implementation, device, records)
+                drifts += wrong
+                _say(args, report.line(device, place, implementation, outcome, len(wrong)))
         if check.here_name(device) not in records:
             _say(
                 args,
                 f"no record of {check.here_name(device)} yet; to add it: python -m refcheck measure --device {device}",
             )
-    _write_json(args, {"findings": [asdict(f) for f in findings], "drifts": [asdict(d) for d in drifts]})
+    facts: dict[str, Sequence[Any]] = {"findings": findings, "drifts": drifts, "not_run": missing}
+    _write_json(args, {what: [asdict(fact) for fact in found] for what, found in facts.items()})
     code = _report(args, drifts)
     for finding in findings:
         if not finding.holds:

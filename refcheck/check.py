@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sympy import Expr, expand, sympify
+from sympy import Add, Expr, expand, sympify
 
 from refcheck.block import Block
 from refcheck.evidence import Record, Row, here, source_hash
 from refcheck.fold import same_elements
-from refcheck.measure import measure
-from refcheck.saved import Run, Saved
+from refcheck.measure import measure, sizes_of
+from refcheck.saved import Run, Saved, on
 from refcheck.sizes import DTYPES, at_sizes
 from refcheck.spec import Layer, Measured, absence, claim
 
@@ -45,14 +45,14 @@ class Drift:
 
 
 def cases(
-    layers: Iterable[Layer | Block], device: str, dtypes: Iterable[str] = DTYPES
+    layers: Iterable[Layer | Block], device: str, dtypes: Iterable[str] = DTYPES, torch: str | None = None
 ) -> Iterator[tuple[Layer | Block, Measured, str]]:
-    """Every implementation in every dtype in which it can run on this device."""
+    """Every implementation in every dtype in which it can run on this device, and in this version of torch."""
     dtypes = tuple(dtypes)
     for layer in layers:
         for implementation in layer.implementations:
             for dtype in dtypes:
-                if absence(implementation, device, dtype) is None:
+                if absence(implementation, device, dtype, torch) is None:
                     yield layer, implementation, dtype
 
 
@@ -72,7 +72,7 @@ def against_claim(layer: Layer | Block, implementation: Measured, device: str, r
     claimed = {s.name: s for s in claim(implementation, device, row.dtype)}
     for run in row.runs:
         sizes = f" at {', '.join(f'{n}={v}' for n, v in run.sizes.items())}" if run.sizes else ""
-        for tensor, what, mine, theirs in _differences(claimed, run):
+        for tensor, what, mine, theirs in (*_differences(claimed, run), *_unclosed(run, device)):
             yield Drift(*row.key, where + sizes, tensor, what, mine, theirs, again)
 
 
@@ -100,6 +100,20 @@ def _differences(claimed: Mapping[str, Saved], run: Run) -> Iterator[tuple[str, 
             yield name, "place", ", ".join(c.holders), ", ".join(m.holders)
 
 
+CLOSED = ("cuda",)  # where a run without the allocator's word counts for nothing
+
+
+def _unclosed(run: Run, device: str) -> Iterator[tuple[str, str, str, str]]:
+    """What the allocator has that isn't measured, in bytes; where it is in the record, the ledger must close."""
+    if run.allocator is None:
+        if device in CLOSED:
+            yield "", "allocator", "a closed ledger", "none"
+        return
+    kept = Add(*(s.nbytes for s in on(device, run.saved)))
+    if expand(kept - run.allocator.saved) != 0:
+        yield "", "allocator", f"{kept} bytes saved", f"{run.allocator.saved}"
+
+
 def _at(n: Expr, run: Run) -> Expr:
     return sympify(at_sizes(n, run.sizes)) if run.sizes else n
 
@@ -115,28 +129,33 @@ def against_record(row: Row, record: Record, device: str) -> Iterator[Drift]:
     if old is None:
         yield Drift(*row.key, name, "", "row", "measured just now", "not recorded", again)
         return
-    now = {(tuple(run.sizes.items()), s.name): s for run in row.runs for s in run.saved}
-    then = {(tuple(run.sizes.items()), s.name): s for run in old.runs for s in run.saved}
-    for at in sorted(now.keys() | then.keys(), key=str):
-        if now.get(at) != then.get(at):
-            yield Drift(*row.key, name, at[1], "recorded", str(then.get(at)), str(now.get(at)), again)
+    fresh = {(tuple(run.sizes.items()), s.name): s for run in row.runs for s in run.saved}
+    kept = {(tuple(run.sizes.items()), s.name): s for run in old.runs for s in run.saved}
+    for at in sorted(fresh.keys() | kept.keys(), key=str):
+        if fresh.get(at) != kept.get(at):
+            yield Drift(*row.key, name, at[1], "recorded", str(kept.get(at)), str(fresh.get(at)), again)
     for what in ("sizes", "guards"):
         mine, theirs = ([getattr(run, what) for run in r.runs] for r in (old, row))
         if mine != theirs:
             yield Drift(*row.key, name, "", what, str(mine), str(theirs), again)
+    for then, now in zip((run.allocator for run in old.runs), (run.allocator for run in row.runs), strict=False):
+        if then and now and then.requested != now.requested:
+            yield Drift(*row.key, name, "", "bytes asked for", str(then.requested), str(now.requested), again)
 
 
 def check_record(record: Record, layers: Iterable[Layer | Block], every: Iterable[Layer | Block]) -> Iterator[Drift]:
     """Where a committed record differs from the claims: its rows, their hashes, and which rows it has."""
-    device, name = record.environment.device, record.environment.name
-    known = {key(*case): case for case in cases(every, device)}
+    device, name, torch = record.environment.device, record.environment.name, record.environment.torch
+    known = {key(*case): case for case in cases(every, device, torch=torch)}
     for row in record.rows:
         if row.key not in known:
             again = f"python -m refcheck measure --device {device}"
             yield Drift(*row.key, name, "", "row", "no such row", "recorded", again)
-    for layer, implementation, dtype in cases(layers, device):
+    for layer, implementation, dtype in cases(layers, device, torch=torch):
         again = f"python -m refcheck measure --layer {layer.id} --device {device}"
         found = record.by_key.get(key(layer, implementation, dtype))
+        if found is None and key(layer, implementation, dtype) in {m.key for m in record.missing}:
+            continue
         if found is None:
             yield Drift(layer.id, implementation.id, dtype, name, "", "row", "a row", "not recorded", again)
         elif found.source != source_hash(layer):
@@ -145,6 +164,17 @@ def check_record(record: Record, layers: Iterable[Layer | Block], every: Iterabl
             )
         else:
             yield from against_claim(layer, implementation, device, found, name)
+            yield from against_sizes(implementation, device, found, name)
+
+
+def against_sizes(implementation: Measured, device: str, row: Row, where: str) -> Iterator[Drift]:
+    """Where a recorded row was measured at other sizes than now, or has guards although its sizes were numbers."""
+    again = f"python -m refcheck measure --layer {row.layer} --device {device}"
+    mine, theirs = sizes_of(implementation, device), [dict(run.sizes) for run in row.runs]
+    if mine != theirs:
+        yield Drift(*row.key, where, "", "sizes", str(mine), str(theirs), again)
+    if guards := [guard for run in row.runs if run.sizes for guard in run.guards]:
+        yield Drift(*row.key, where, "", "guards", "none", ", ".join(guards), again)
 
 
 def check_fresh(

@@ -13,24 +13,25 @@ import platform
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
-from operator import add, mul, sub
+from operator import add, mul, sub, truediv
 from pathlib import Path
 from typing import Any
 
-from sympy import Expr, Integer, expand, symbols
+from sympy import Add, Expr, Integer, ceiling, expand, symbols
 
 from refcheck import Problem
 from refcheck.block import Block
-from refcheck.saved import CLASSES, Run, Saved, device_bytes, host_bytes
+from refcheck.saved import CLASSES, Allocated, Run, Saved, device_bytes, host_bytes, on
 from refcheck.sizes import DEVICES, ITEMSIZE
 from refcheck.spec import Layer
 
 SCHEMA = 1
+COMMIT = r"[0-9a-f]{7,40}(-dirty)?"
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "evidence"
 
@@ -54,7 +55,7 @@ class Environment:
         """The record's file name, without ``.json``; it says what the record is."""
         if self.device == "cpu":
             return f"torch-{self.torch}-cpu"
-        suffix = "trace" if self.device == "cuda-trace" else (self.gpu or "gpu").lower().replace(" ", "-")
+        suffix = "trace" if self.device == "cuda-trace" else re.sub("[^a-z0-9.]+", "-", (self.gpu or "gpu").lower())
         return f"torch-{self.torch}-cuda{self.cuda}-{suffix}"
 
 
@@ -74,11 +75,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A row that this GPU couldn't run, and why: it is too old, say, or its memory was full."""
+
+    layer: str
+    implementation: str
+    dtype: str
+    reason: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.layer, self.implementation, self.dtype)
+
+
+@dataclass(frozen=True)
 class Record:
     environment: Environment
     rows: tuple[Row, ...]
+    missing: tuple[Missing, ...] = ()
 
-    @property
+    @cached_property
     def by_key(self) -> dict[tuple[str, str, str], Row]:
         return {row.key: row for row in self.rows}
 
@@ -93,15 +109,31 @@ def here(device: str) -> Environment:
         torch=torch.__version__.partition("+")[0],
         cuda=None if device == "cpu" else torch.version.cuda,
         gpu=torch.cuda.get_device_name() if gpu else None,
-        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if gpu else None,
+        driver=_driver() if gpu else None,
         python=platform.python_version(),
         platform=f"{platform.system()}-{platform.machine()}".lower(),
-        commit=_output("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"),
+        commit=commit(),
         date=datetime.now(UTC).date().isoformat(),
     )
 
 
-def _output(*command: str) -> str | None:
+def commit() -> str | None:
+    """The commit of this checkout, with ``-dirty`` where files differ from it; None where there is no git."""
+    return output("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+
+
+def _driver() -> str | None:
+    """The driver's version; containers often lack nvidia-smi, and the kernel knows it too."""
+    try:
+        module = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        module = ""
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", module)
+    return found[0] if found else output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
+def output(*command: str) -> str | None:
+    """The first line that a command prints; None if it fails, is not there, or takes half a minute."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -121,20 +153,38 @@ class _Code(ast.NodeTransformer):
 
 @cache
 def source_hash(layer: Layer | Block) -> str:
-    """A hash of the layer's module that layout, comments and prose don't change."""
-    found = find_spec(layer.module)
-    assert found is not None and found.origin is not None
-    text = ast.unparse(_Code().visit(ast.parse(Path(found.origin).read_text(encoding="utf-8"))))
+    """A hash of the layer's module, and of the layers it is made from, that layout, comments and prose don't change."""
+    text = "\n".join(ast.unparse(_Code().visit(tree)) for tree in _trees(layer.module).values())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _trees(module: str, seen: Mapping[str, ast.Module] | None = None) -> dict[str, ast.Module]:
+    """The code of a layer's module and of the layers that it imports: an instance changes with what it is one of."""
+    found = find_spec(module)
+    assert found is not None and found.origin is not None
+    trees = {**(seen or {}), module: ast.parse(Path(found.origin).read_text(encoding="utf-8"))}
+    for node in ast.walk(trees[module]):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for other in _followed(node.module, (name.name for name in node.names)):
+                if other not in trees:
+                    trees = _trees(other, trees)
+    return trees
+
+
+def _followed(module: str, names: Iterable[str]) -> Iterable[str]:
+    """The modules of an import that are part of a layer: other layers, blocks, and how tokens are routed to experts."""
+    if module in ("refcheck.layers", "refcheck.blocks"):
+        return [f"{module}.{name}" for name in names]
+    return [module] if module.startswith(("refcheck.layers.", "refcheck.blocks.", "refcheck.routing")) else []
 
 
 # --- closed forms as text -------------------------------------------------------------------------------------------
 
-_OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
+_OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
 
 
 def parse(text: str) -> Expr:
-    """A closed form such as ``2*B*T*D + 8*B*T``: sizes, whole numbers, + - * and **.  Raises ValueError."""
+    """A closed form such as ``2*B*T*D + 8*B*T``: sizes, whole numbers, + - * / ** and ceiling.  Raises ValueError."""
 
     def value(node: ast.AST) -> Expr:
         match node:
@@ -148,12 +198,17 @@ def parse(text: str) -> Expr:
                 return symbols(name, integer=True, positive=True)
             case ast.UnaryOp(ast.USub(), operand):
                 return -value(operand)
+            case ast.Call(ast.Name("ceiling"), [inner], []):
+                return ceiling(value(inner))
         raise ValueError(f"{text!r} is no closed form in the sizes")
 
     try:
-        return value(ast.parse(text, mode="eval").body)
+        form = value(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text!r} is no closed form in the sizes") from None
+    if not form.is_finite:  # divided by 0
+        raise ValueError(f"{text!r} is no closed form in the sizes")
+    return form
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
@@ -174,12 +229,14 @@ def saved_json(saved: Saved) -> dict[str, Any]:
 
 
 def _run_json(run: Run) -> dict[str, Any]:
+    allocator = {"allocator": asdict(run.allocator)} if run.allocator else {}
     return {
         "sizes": dict(run.sizes),
         "saved": [saved_json(s) for s in run.saved],
         "bytes": str(expand(device_bytes(run.saved))),
         "host_bytes": str(expand(host_bytes(run.saved))),
         "guards": list(run.guards),
+        **allocator,
     }
 
 
@@ -194,8 +251,18 @@ def to_json(record: Record) -> str:
         }
         for row in sorted(record.rows, key=lambda row: row.key)
     ]
-    whole = {"schema": SCHEMA, "environment": asdict(record.environment), "rows": rows}
+    whole: dict[str, Any] = {"schema": SCHEMA, "environment": asdict(record.environment), "rows": rows}
+    if record.missing:
+        whole["missing"] = [asdict(m) for m in sorted(record.missing, key=lambda m: m.key)]
+    if record.environment.device == "cuda":
+        whole["digest"] = _digest(whole)
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _digest(whole: Mapping[str, Any]) -> str:
+    """Of all that a record says.  It shows an edit, to the GPU's name for one, that leaves everything consistent."""
+    text = json.dumps({k: v for k, v in whole.items() if k != "digest"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _take(data: Any, where: str, **types: Any) -> list[Any]:
@@ -223,11 +290,15 @@ def _read_saved(data: Any, where: str) -> Saved:
     return Saved(name, node, attr, tuple(map(parse, shape)), dtype, parse(nbytes), cls, tuple(shared))
 
 
-def _read_run(data: Any, where: str) -> Run:
-    sizes, saved, nbytes, host, guards = _take(
-        data, where, sizes=dict, saved=list, bytes=str, host_bytes=str, guards=list
+def _read_run(data: Any, where: str, device: str) -> Run:
+    optional = {name: dict for name in ("allocator",) if isinstance(data, dict) and name in data}
+    sizes, saved, nbytes, host, guards, *allocator = _take(
+        data, where, sizes=dict, saved=list, bytes=str, host_bytes=str, guards=list, **optional
     )
-    run = Run(sizes, tuple(_read_saved(s, where) for s in saved), tuple(map(str, guards)))
+    read = tuple(_read_saved(s, where) for s in saved)
+    run = Run(sizes, read, tuple(map(str, guards)), _read_allocator(allocator[0], where) if allocator else None)
+    if run.allocator:
+        _closed(run.allocator, on(device, read), device, where)
     for name, total, stated in (
         ("bytes", device_bytes(run.saved), nbytes),
         ("host_bytes", host_bytes(run.saved), host),
@@ -239,14 +310,44 @@ def _read_run(data: Any, where: str) -> Run:
     return run
 
 
-def _read_row(data: Any, n: int) -> Row:
+def _read_allocator(data: Any, where: str) -> Allocated:
+    requested, allocated, *others = _take(data, where, requested=int, allocated=int, outputs=list, leaves=list)
+    if not all(type(n) is int and n >= 0 for n in (requested, allocated, *others[0], *others[1])):
+        raise ValueError(f"{where}: an allocator counts in whole bytes")
+    return Allocated(requested, allocated, *map(tuple, others))
+
+
+GRAIN = {"cpu": 1, "cuda": 512}  # bytes, to a multiple of which an allocator rounds each block up
+
+
+def _closed(allocator: Allocated, saved: Iterable[Saved], device: str, where: str) -> None:
+    """Raises ValueError unless the ledger closes: what was asked for is saved, an output or a leaf, and rounded up."""
+    if device not in GRAIN:
+        raise ValueError(f"{where}: {device} has no allocator")
+    sizes = [s.nbytes for s in saved]
+    if expand(Add(*sizes) - allocator.saved) != 0:
+        raise ValueError(f"{where}: of {allocator.requested} bytes {allocator.saved} are saved, not {Add(*sizes)}")
+    grain = GRAIN[device]
+    least = sum(-(-int(n) // grain) * grain for n in (*sizes, *allocator.outputs, *allocator.leaves))
+    if allocator.allocated < least or allocator.allocated % grain:
+        raise ValueError(f"{where}: {allocator.allocated} bytes can't have been set aside for all, but {least}")
+
+
+def _read_missing(data: Any, device: str) -> Missing:
+    missing = Missing(*_take(data, "missing", layer=str, implementation=str, dtype=str, reason=str))
+    if device != "cuda" or not missing.reason.strip():
+        raise ValueError(f"{' '.join(missing.key)} is missing, and {device} can run it, or no reason is given")
+    return missing
+
+
+def _read_row(data: Any, n: int, device: str) -> Row:
     layer, implementation, dtype, source, runs = _take(
         data, f"row {n}", layer=str, implementation=str, dtype=str, source=str, runs=list
     )
     where = f"{layer} {implementation} {dtype}"
     if not runs:
         raise ValueError(f"{where}: no runs")
-    return Row(layer, implementation, dtype, source, tuple(_read_run(run, where) for run in runs))
+    return Row(layer, implementation, dtype, source, tuple(_read_run(run, where, device) for run in runs))
 
 
 def _check(where: Environment) -> None:
@@ -257,7 +358,7 @@ def _check(where: Environment) -> None:
         datetime.strptime(where.date, "%Y-%m-%d")
     except ValueError:
         raise ValueError(f"its date is {where.date!r}") from None
-    if where.commit is not None and not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", where.commit):
+    if where.commit is not None and not re.fullmatch(COMMIT, where.commit):
         raise ValueError(f"its commit is {where.commit!r}")
     for name in ("torch", "python"):
         if not re.match(r"\d+\.\d+", getattr(where, name)):
@@ -265,15 +366,17 @@ def _check(where: Environment) -> None:
     possible = {"cpu": (), "cuda-trace": ("cuda",), "cuda": ("cuda", "gpu", "driver")}[where.device]
     if stray := [n for n in ("cuda", "gpu", "driver") if getattr(where, n) is not None and n not in possible]:
         raise ValueError(f"its device is {where.device}, which has no {stray[0]}")
-    if where.device == "cuda" and where.gpu is None:
-        raise ValueError("its device is cuda, and it names no gpu")
+    needed = {"cpu": (), "cuda-trace": ("cuda",), "cuda": ("cuda", "gpu")}[where.device]
+    if lacking := [n for n in needed if getattr(where, n) is None]:
+        raise ValueError(f"its device is {where.device}, and it names no {lacking[0]}")
 
 
 def read(path: Path) -> Record:
     """The record in a file.  Raises `Problem` if it is damaged, foreign, edited or misnamed."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        schema, environment, rows = _take(data, "the record", schema=int, environment=dict, rows=list)
+        optional = {n: k for n, k in (("missing", list), ("digest", str)) if isinstance(data, dict) and n in data}
+        schema, environment, rows, *_ = _take(data, "the record", schema=int, environment=dict, rows=list, **optional)
         if schema != SCHEMA:
             raise ValueError(f"its schema is {schema}, this version reads {SCHEMA}")
         text = (str, type(None))
@@ -282,12 +385,19 @@ def read(path: Path) -> Record:
             for f in fields(Environment)
         }
         where = Environment(*_take(environment, "environment", **known))
-        record = Record(where, tuple(_read_row(row, n) for n, row in enumerate(rows)))
         _check(where)
+        record = Record(
+            where,
+            tuple(_read_row(row, n, where.device) for n, row in enumerate(rows)),
+            tuple(_read_missing(m, where.device) for m in data.get("missing", ())),
+        )
+        if where.device == "cuda" and data.get("digest") != _digest(data):
+            raise ValueError("it isn't as the machine wrote it: its digest is another")
         if where.name != path.stem:
             raise ValueError(f"its environment is that of {where.name}.json")
-        if len(record.by_key) != len(rows):
-            raise ValueError("it has two rows of the same layer, implementation and dtype")
+        keys = [row.key for row in record.rows] + [m.key for m in record.missing]
+        if len({*keys}) != len(keys):
+            raise ValueError("it has two rows of the same layer, implementation and dtype, or one that is missing too")
     except (ValueError, RecursionError, OSError) as error:
         raise Problem(f"{path}: {error}; restore it from git, or measure again: python -m refcheck measure") from None
     return record
@@ -301,7 +411,20 @@ def read_all(folder: Path = FOLDER) -> dict[str, Record]:
 def merge(old: Record | None, new: Record, keep: Mapping[tuple[str, str, str], Any]) -> Record:
     """`new`, with those rows of `old` that it did not measure and that are still known."""
     rows = {**(old.by_key if old else {}), **new.by_key}
-    return Record(new.environment, tuple(row for key, row in rows.items() if key in keep))
+    missing = {m.key: m for m in (*(old.missing if old else ()), *new.missing)}
+    return Record(
+        new.environment,
+        tuple(row for key, row in rows.items() if key in keep and key not in {m.key for m in new.missing}),
+        tuple(m for key, m in missing.items() if key in keep and key not in new.by_key),
+    )
+
+
+def same(old: Record, new: Record) -> bool:
+    """Whether two records of one environment say the same, whenever and by whatever commit they were made."""
+    return all(
+        sorted(a, key=lambda entry: entry.key) == sorted(b, key=lambda entry: entry.key)
+        for a, b in ((old.rows, new.rows), (old.missing, new.missing))
+    )
 
 
 def write(record: Record, folder: Path = FOLDER) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,10 @@ from torch.utils._pytree import tree_iter
 from refcheck import Problem
 from refcheck.graph import Holder, Token, explore, plain
 
-RNG_ATTRIBUTES = frozenset({"rng_state", "unused", "philox_seed", "philox_offset"})
+# Of attention's kernels, and of checkpoints.
+RNG_ATTRIBUTES = frozenset({"rng_state", "unused", "philox_seed", "philox_offset"}) | frozenset(
+    {"fwd_cpu_state", "fwd_device_states", "fwd_gpu_states"}
+)
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,11 @@ class Watch:
         return [token for ref in self._tokens if (token := ref()) is not None]
 
 
+def is_rng(h: Holder) -> bool:
+    """Whether a place holds a state of random numbers."""
+    return h.attr.rpartition(".")[2].partition("[")[0] in RNG_ATTRIBUTES
+
+
 def is_number(t: torch.Tensor) -> bool:
     """Whether a tensor is a Python number that autograd wrapped: then it doesn't take part in type promotion."""
     if t.ndim or t.device.type != "cpu" or t.dtype not in (torch.float64, torch.int64, torch.complex128):
@@ -172,10 +180,15 @@ def is_number(t: torch.Tensor) -> bool:
     return torch.result_type(t, torch.empty((), dtype=smaller, device="meta")) == smaller
 
 
-def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]], device: str) -> tuple[Kept, ...]:
+def observe(
+    build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
+    device: str,
+    past_autograd: Container[str] = (),
+) -> tuple[Kept, ...]:
     """Runs ``build() -> (outputs, givens)`` and lists the storages that the graph of the outputs keeps.
 
-    Every reference to the forward's tensors must be inside `build`.  Raises `Disagreement`.
+    Every reference to the forward's tensors must be inside `build`.  `past_autograd` are the places known to hold a
+    tensor past autograd: attributes of a ctx, as ``node.ctx.name``, and frames of checkpoints.  Raises `Disagreement`.
     """
     with Watch() as watch:
         outputs, givens = build()
@@ -184,14 +197,16 @@ def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
     graph = explore(sinks)
     output_keys = {key(o) for o in outputs}
     known = [(key(g.tensor), g.name, g.cls) for g in givens]
+    parameters = {at for at, _, cls in known if cls == "parameter"}
     leaves = {key(t) for t in graph.leaves} | {key(g.tensor) for g in givens if g.tensor.is_leaf}
     del outputs, givens  # from here on the graph alone keeps things
     found = by_storage(graph.holders)
-    _agree(found, watch, leaves)
+    _agree(found, watch, leaves, past_autograd)
     return tuple(
         Kept(
             nbytes=holders[0].tensor.untyped_storage().nbytes(),
-            cls=next((cls for at, _, cls in known if at == k), None) or _class(holders, k in watch.census.seen, device),
+            cls=next((cls for at, _, cls in known if at == k), None)
+            or _class(holders, watch.census, parameters, device),
             holders=holders,
             names=tuple(name for at, name, _ in known if at == k),
             is_output=k in output_keys,
@@ -200,35 +215,48 @@ def observe(build: Callable[[], tuple[Iterable[torch.Tensor], Iterable[Given]]],
     )
 
 
-def _agree(found: Mapping[int, tuple[Holder, ...]], watch: Watch, leaves: set[int]) -> None:
-    """The census can't speak of leaves, which live anyway, nor of what was made before the forward."""
+def _agree(
+    found: Mapping[int, tuple[Holder, ...]], watch: Watch, leaves: set[int], past_autograd: Container[str] = ()
+) -> None:
+    """The census can't speak of leaves, which live anyway, nor of what was made before the forward.
+
+    What is held past autograd, in an attribute of a ctx, say, counts as shown where it is known.
+    """
     saved = {k for k, holders in found.items() if any(h.how == "saved" for h in holders)}
+    shown = saved | {
+        k for k, holders in found.items() if any(str(h) in past_autograd for h in holders if h.how != "saved")
+    }
     numbers = {k for k in saved if is_number(found[k][0].tensor)}
     packed = {key(token.tensor) for token in watch.packed()}
     counted = watch.census.alive - leaves
-    if counted - saved:
+    if counted - shown:
         gc.collect()  # a reference cycle is not the graph
         counted = watch.census.alive - leaves
     told = {
-        "packed by autograd but not in its graph": packed - saved,
+        "packed by autograd but not in its graph": packed - shown,
         "in the graph but never packed": saved - packed - numbers,
-        "alive although no node shows it (a ctx attribute or a closure)": counted - saved,
-        "in the graph but counted as freed": (saved & set(watch.census.seen)) - leaves - counted,
+        "alive although no node shows it (a ctx attribute or a closure)": counted - shown,
+        "in the graph but counted as freed": (shown & set(watch.census.seen)) - leaves - counted,
     }
     wrong = [f"{len(keys)} storage(s) {what}" for what, keys in told.items() if keys]
     if wrong:
         raise Disagreement("; ".join(wrong))
 
 
-def _class(holders: tuple[Holder, ...], made_here: bool, device: str) -> str:
+def _class(holders: tuple[Holder, ...], census: Census, parameters: set[int], device: str) -> str:
     t = holders[0].tensor
-    if any(h.attr in RNG_ATTRIBUTES for h in holders):
-        return "rng"
+    birth = census.births.get(key(t))
     if is_number(t):
         return "number"
-    if not made_here:
+    if t.device.type == "cpu" and device != "cpu":
+        return "host"
+    if any(is_rng(h) for h in holders):
+        return "rng"
+    if birth is None:
         return "buffer"
-    return "host" if t.device.type == "cpu" and device != "cpu" else "activation"
+    if birth.op == "aten::_to_copy" and birth.parents & parameters:
+        return "weight copy"
+    return "activation"
 
 
 def by_storage(holders: Iterable[Holder]) -> dict[int, tuple[Holder, ...]]:

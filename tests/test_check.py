@@ -10,10 +10,11 @@ from refcheck import check, measure
 from refcheck.blocks import BLOCKS
 from refcheck.evidence import FOLDER, read_all
 from refcheck.fold import same_elements
-from refcheck.layers import LAYERS
+from refcheck.layers import LAYERS, lora
 from refcheck.observe import Disagreement
-from refcheck.sizes import B, D, M, T, V
+from refcheck.sizes import B, D, T
 from refcheck.spec import Implementation, Pair, Saves, activation, claim
+from tests.mutate.claims import wrong_claims
 
 DEVICES = [
     "cpu",
@@ -24,7 +25,7 @@ RECORDS = read_all()
 RECORDED = [
     (record, *case)
     for record in RECORDS.values()
-    for case in check.cases(EVERY, record.environment.device, ["bfloat16"])
+    for case in check.cases(EVERY, record.environment.device, ["bfloat16"], record.environment.torch)
 ]
 FRESH = [
     pytest.param(
@@ -49,28 +50,6 @@ def test_claim_measurement_and_record_agree(device, layer, implementation, dtype
 @pytest.mark.parametrize("record", RECORDS.values(), ids=name)
 def test_every_record_agrees_with_the_claims(record):
     assert list(map(str, check.check_record(record, EVERY, EVERY))) == []
-
-
-def wrong_claims(claimed):
-    """(what is wrong, tensor, the claim with that one thing changed)."""
-    for n, s in enumerate(claimed):
-
-        def with_(*new, n=n):
-            return (*claimed[:n], *new, *claimed[n + 1 :])
-
-        yield "dropped", s.name, with_()
-        yield "doubled", f"{s.name}2", with_(s, replace(s, name=f"{s.name}2"))
-        yield "renamed", f"{s.name}_", with_(replace(s, name=f"{s.name}_"))
-        yield "dtype", s.name, with_(replace(s, dtype="uint8"))
-        yield "bytes", s.name, with_(replace(s, nbytes=2 * s.nbytes))
-        yield "class", s.name, with_(replace(s, cls="host"))
-        yield "node", s.name, with_(replace(s, node="OtherBackward0"))
-        yield "attribute", s.name, with_(replace(s, attr="elsewhere"))
-        yield "output", s.name, with_(replace(s, shared_with=() if s.shared_with else ("output",)))
-        for axis, length in enumerate(s.shape):
-            wrong = M if length == V else V
-            yield f"axis {axis}", s.name, with_(replace(s, shape=(*s.shape[:axis], wrong, *s.shape[axis + 1 :])))
-        yield "an axis more", s.name, with_(replace(s, shape=(*s.shape, D)))
 
 
 @pytest.mark.parametrize("record, layer, implementation, dtype", RECORDED, ids=name)
@@ -100,6 +79,33 @@ def test_a_drift_names_everything(monkeypatch):
         "measure --layer softmax --device cpu",
     ):
         assert part in str(drift)
+
+
+def drifts(implementation, device, run):
+    """What differs from the claim of an implementation of `lora` where this code runs instead of its own."""
+    wrong = replace(implementation, run=run)
+    row = check.measure_row(lora.LAYER, wrong, device, "bfloat16")
+    return {(d.tensor, d.claimed) for d in check.against_claim(lora.LAYER, wrong, device, row, "fresh")}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_frozen_weight_keeps_no_input_and_data_no_weight(device):
+    frozen, first, *_ = lora.LAYER.implementations
+    assert drifts(frozen, device, lora.plain) == drifts(first, device, lora.plain) == set()
+    assert drifts(frozen, device, lambda x, W: lora.plain(x, W.detach().requires_grad_())) == {("x", "not kept")}
+    assert drifts(first, device, lambda x, W: lora.plain(x.detach().requires_grad_(), W)) == {("W", "not kept")}
+
+
+def test_a_measurement_asks_gradients_only_of_what_wants_them():
+    wanted = {}
+
+    def run(x, W, W_A, W_B, scale):
+        wanted.update(x=x.requires_grad, W=W.requires_grad, W_A=W_A.requires_grad, W_B=W_B.requires_grad)
+        return lora.lora(x, W, W_A, W_B, scale)
+
+    adapted = next(i for i in lora.LAYER.implementations if i.id == "lora")
+    assert drifts(adapted, "cpu", run) == set()
+    assert wanted == dict(x=True, W=False, W_A=True, W_B=True)
 
 
 def test_another_version_of_a_module_makes_its_rows_stale(monkeypatch):
@@ -233,6 +239,20 @@ def test_a_view_counts_its_whole_storage(device):
 def test_a_pinned_size_is_refused():
     with pytest.raises(measure.Unavailable, match="pinned a size"):
         measure.measure(holder(lambda x: x * 2 if x.shape[0] == 3 else x.exp()), "cuda-trace", "float32")
+
+
+OTHERWISE = {
+    "other sizes": lambda run: replace(run, sizes={**run.sizes, "k": 9}),
+    "a guard": lambda run: replace(run, guards=("B = 2",)),
+}
+
+
+@pytest.mark.parametrize("change", OTHERWISE.values(), ids=OTHERWISE)
+def test_a_row_measured_otherwise_is_named(change):
+    _, eager, _, row = cpu_row("residual")  # keeps nothing, so no claim would see it
+    assert list(check.against_sizes(eager, "cpu", row, "r")) == []
+    (found,) = check.against_sizes(eager, "cpu", with_run(row, 0, change(row.runs[0])), "r")
+    assert (found.layer, found.what) in {("residual", "sizes"), ("residual", "guards")}
 
 
 def test_every_record_is_there():

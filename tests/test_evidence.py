@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sympy import ceiling
 
 from refcheck import Problem, evidence
+from refcheck.blocks import BLOCKS
 from refcheck.evidence import Record, merge, parse, read, read_all, source_hash, to_json, write
 from refcheck.layers import LAYERS
-from refcheck.sizes import B, D, T
+from refcheck.sizes import B, D, T, g, h
 
 NAME = "torch-2.14.1-cpu"
 SMALL = replace(
@@ -153,14 +155,39 @@ def test_merging_keeps_what_was_not_measured_now_and_drops_what_is_unknown():
 
 
 @pytest.mark.parametrize(
-    "form, text", [(2 * B * T * D + 8 * B * T, "2*B*T*D + 8*B*T"), (B * T**2, "B*T**2"), (0 * B, "0")]
+    "form, text",
+    [
+        (2 * B * T * D + 8 * B * T, "2*B*T*D + 8*B*T"),
+        (B * T**2, "B*T**2"),
+        (0 * B, "0"),
+        (h / g, "h/g"),
+        (128 * B * ceiling(T / 32), "128*B*ceiling(T/32)"),
+    ],
 )
 def test_closed_forms_are_read(form, text):
     assert parse(text) == form
 
 
 @pytest.mark.parametrize(
-    "text", ["", "B(", "f(B)", "B.x", "B[0]", "'B'", "1.5*B", "B/2", "B**T", "B**99", "lambda: 0", "B if T else D"]
+    "text",
+    [
+        "",
+        "B(",
+        "f(B)",
+        "B.x",
+        "B[0]",
+        "'B'",
+        "1.5*B",
+        "B/0",
+        "B//2",
+        "ceiling(T, 32)",
+        "ceiling()",
+        "floor(T)",
+        "B**T",
+        "B**99",
+        "lambda: 0",
+        "B if T else D",
+    ],
 )
 def test_nothing_else_is_read(text):
     with pytest.raises(ValueError, match="no closed form"):
@@ -183,6 +210,52 @@ def test_the_hash_follows_the_code_and_not_its_layout_or_prose(tmp_path, monkeyp
     assert hash_of("# a comment\n" + text) == hash_of(text)
     assert hash_of(text.replace('en="LayerNorm"', 'en="Layer norm"')) == hash_of(text)
     assert hash_of(text.replace("x - mean", "x + mean")) != hash_of(text)
+
+
+def test_the_hash_follows_the_layers_that_a_layer_is_made_from(tmp_path, monkeypatch):
+    """Changed in one place, stale everywhere: an instance, a layer that uses another, a block."""
+    spoilt = tmp_path / "dropout.py"
+    text = Path(find_spec("refcheck.layers.dropout").origin).read_text()
+    assert text.count("training=True, inplace=True") == 1
+    spoilt.write_text(text.replace("training=True, inplace=True", "training=True"))
+
+    def hashes():
+        return {layer.id: source_hash.__wrapped__(layer) for layer in (*LAYERS, *BLOCKS)}
+
+    def find(module):
+        return SimpleNamespace(origin=str(spoilt)) if module == "refcheck.layers.dropout" else find_spec(module)
+
+    before = hashes()
+    monkeypatch.setattr(evidence, "find_spec", find)
+    changed = {name for name, value in hashes().items() if value != before[name]}
+    assert changed == {
+        *("dropout", "attention-dropout", "ffn-dropout"),  # instances
+        *("sdpa", "gqa", "lora"),  # call it, or one that does
+        *("gpt2", "llama3", "qwen3"),  # blocks made of these
+    }
+
+
+@pytest.mark.parametrize(
+    "module, old, new, which",
+    [
+        ("refcheck.blocks.llama3", "eps=1e-5", "eps=1e-6", {"llama3", "qwen3"}),
+        ("refcheck.routing", "def plan(", "def planned(", {"moe"}),
+    ],
+)
+def test_the_hash_follows_blocks_and_routing(module, old, new, which, tmp_path, monkeypatch):
+    spoilt = tmp_path / "other.py"
+    text = Path(find_spec(module).origin).read_text()
+    assert text.count(old) == 1
+    spoilt.write_text(text.replace(old, new))
+
+    def hashes():
+        return {layer.id: source_hash.__wrapped__(layer) for layer in (*LAYERS, *BLOCKS)}
+
+    before = hashes()
+    monkeypatch.setattr(
+        evidence, "find_spec", lambda name: SimpleNamespace(origin=str(spoilt)) if name == module else find_spec(name)
+    )
+    assert {name for name, value in hashes().items() if value != before[name]} == which
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path):

@@ -9,7 +9,8 @@ import torch
 from refcheck import check
 from refcheck.graph import Holder, Token
 from refcheck.layers import layernorm
-from refcheck.observe import Disagreement, _agree, _class, key
+from refcheck.measure import _recognise
+from refcheck.observe import Census, Disagreement, _agree, _class, key
 
 SEEN = ("packed", "walked", "alive", "made")
 AGREE = [SEEN, ("packed", "walked"), (), ("made",)]  # the second is older than the forward, the last is freed again
@@ -23,15 +24,15 @@ DIFFER = {
 }
 
 
-def agree(ways, leaf=False):
+def agree(ways, leaf=False, how="saved", past_autograd=()):
     """Puts one storage before the comparison, seen in these ways only."""
     t = torch.ones(3)
-    found = {key(t): (Holder("Node", "attr", t),)} if "walked" in ways else {}
+    found = {key(t): (Holder("Node", "ctx.attr" if how == "ctx" else "attr", t, how),)} if "walked" in ways else {}
     census = SimpleNamespace(
         alive={key(t)} if "alive" in ways else set(), seen={key(t): None} if "made" in ways else {}
     )
     packed = [Token(t)] if "packed" in ways else []
-    _agree(found, SimpleNamespace(census=census, packed=lambda: packed), {key(t)} if leaf else set())
+    _agree(found, SimpleNamespace(census=census, packed=lambda: packed), {key(t)} if leaf else set(), past_autograd)
 
 
 @pytest.mark.parametrize("ways", AGREE, ids=str)
@@ -45,6 +46,17 @@ def test_ways_of_seeing_that_differ(ways, what):
         agree(ways)
 
 
+def test_a_ctx_attribute_must_be_known():
+    agree(("walked", "alive", "made"), how="ctx", past_autograd={"Node.ctx.attr"})
+    for known in ((), {"Node.ctx.other"}, {"Other.ctx.attr"}):
+        with pytest.raises(Disagreement, match="although no node shows it"):
+            agree(("walked", "alive", "made"), how="ctx", past_autograd=known)
+    with pytest.raises(Disagreement, match="in the graph but counted as freed"):
+        agree(("walked", "made"), how="ctx", past_autograd={"Node.ctx.attr"})
+    with pytest.raises(Disagreement, match="in the graph but never packed"):  # that it is known excuses no other place
+        agree(("walked", "alive", "made"), past_autograd={"Node.attr"})
+
+
 def test_a_leaf_lives_whether_or_not_anything_saves_it():
     agree(("alive", "made"), leaf=True)
 
@@ -54,13 +66,17 @@ def holders(t, attr="self"):
 
 
 def test_the_class_of_what_is_kept():
-    ones = torch.ones(3)
-    assert _class(holders(ones), True, "cpu") == "activation"
-    assert _class(holders(ones), False, "cpu") == "buffer"
-    assert _class(holders(ones), True, "cuda") == "host"
-    assert _class(holders(ones, "rng_state"), True, "cpu") == "rng"
+    w = torch.ones(3)
+    with Census() as census:
+        made, copy, view = torch.ones(3), w.to(torch.bfloat16), w[1:]
+    assert _class(holders(made), census, set(), "cpu") == "activation"
+    assert _class(holders(view), census, set(), "cpu") == "buffer"
+    assert _class(holders(made), census, set(), "cuda") == "host"
+    assert _class(holders(made, "rng_state"), census, set(), "cpu") == "rng"
+    assert _class(holders(copy), census, {key(w)}, "cpu") == "weight copy"
+    assert _class(holders(copy), census, set(), "cpu") == "activation"
     number = (torch.ones(3, requires_grad=True) * 0.5).grad_fn._saved_other
-    assert _class(holders(number), True, "cpu") == "number"
+    assert _class(holders(number), census, set(), "cpu") == "number"
 
 
 def test_two_tensors_of_one_shape_are_told_apart_by_their_values():
@@ -75,3 +91,12 @@ def test_two_tensors_of_one_shape_are_told_apart_by_their_values():
         ("mean", "place"),
         ("rstd", "place"),
     }
+
+
+def test_what_has_no_value_goes_by_its_place_and_what_has_one_does_not():
+    kept = SimpleNamespace(names=(), cls="rng", holders=(SimpleNamespace(tensor=torch.tensor([1.0, 2.0])),))
+    values = {"x": torch.tensor([3.0, 4.0], dtype=torch.float64)}
+    equal = {"x": torch.tensor([2.0, 1.0], dtype=torch.float64)}
+    assert _recognise(kept, values, "rng_state", "float32") == "rng_state"
+    assert _recognise(kept, values, "x", "float32") == "?"
+    assert _recognise(kept, equal, "?", "float32") == _recognise(kept, equal, "x", "float32") == "x"
