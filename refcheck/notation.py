@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
-from sympy import Expr, expand, sympify
+from sympy import Expr, ceiling, expand, sympify
 
 from refcheck.sizes import D, d, h
 from refcheck.words import WORDS
 
-ORDER = ["B", "h", "T", "d", "D", "M", "V"]
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+ORDER = ["B", "E", "g", "h", "T", "k", "d", "D", "M", "R", "V"]
 
 
 def tex(form: Expr | int) -> str:
     """A closed form in TeX, sizes in the order of the text: 2BTD + 8BT.  h·d is written D."""
     terms = []
+    for number, powers in monomials(form):
+        body = " ".join(_power(s, power) for s, power in powers if power > 0)
+        under = " ".join(_power(s, -power) for s, power in powers if power < 0)
+        below = f"{number.q if number.q != 1 else ''}{under}"
+        terms.append(f"{number.p if number.p != 1 or not body else ''}{body}" + (f" / {below}" if below else ""))
+    return " + ".join(terms)
+
+
+def monomials(form: Expr | int) -> Iterator[tuple[Expr, list[tuple[Expr, Expr]]]]:
+    """A closed form as a sum: of each term its number and, in the order of the text, its factors with their powers."""
     for term in expand(sympify(form)).subs(h * d, D).as_ordered_terms():
         number, rest = term.as_coeff_Mul()
         powers = rest.as_powers_dict() if rest != 1 else {}
-        symbols = sorted(powers, key=lambda s: ORDER.index(s.name) if s.name in ORDER else len(ORDER))
-        body = " ".join(s.name + (f"^{powers[s]}" if powers[s] != 1 else "") for s in symbols)
-        terms.append(f"{number if number != 1 or not body else ''}{body}")
-    return " + ".join(terms)
+        yield number, [(s, powers[s]) for s in sorted(powers, key=_rank)]
+
+
+def _rank(factor: Expr) -> int:
+    name = min((s.name for s in factor.free_symbols), key=lambda name: name not in ORDER)
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def _power(factor: Expr, power: Expr) -> str:
+    """A size, or one rounded up to whole blocks, to a power."""
+    text = rf"\lceil {tex(factor.args[0])} \rceil" if isinstance(factor, ceiling) else factor.name
+    return text + (f"^{power}" if power != 1 else "")
 
 
 def shape_of(shape: Iterable[Expr | int], lang: str) -> str:
     if not (shape := tuple(shape)):
         return WORDS[lang]["scalar"]
-    return "$" + r" \times ".join(tex(n) for n in shape) + "$"
+    return "$" + r" \times ".join(map(_length, shape)) + "$"
+
+
+def _length(n: Expr | int) -> str:
+    """A length among others: a quotient is put in brackets."""
+    return f"({text})" if " / " in (text := tex(n)) else text
+
+
+def plain(form: Expr | int) -> str:
+    """A closed form as a line of text: 2BTD + 8BT, BhT²."""
+    text = tex(form).replace(r"\lceil ", "⌈").replace(r" \rceil", "⌉")
+    text = re.sub(r"\^(\d+)", lambda m: m[1].translate(RAISED), text)
+    return re.sub(r"(?<=[^ +/]) (?=[^ +/])", "", text)
+
+
+def shape_plain(shape: Iterable[Expr | int], lang: str) -> str:
+    """A shape as a line of text: B×T×D."""
+    lengths = [plain(n) for n in shape]
+    return "×".join(f"({n})" if "/" in n else n for n in lengths) or WORDS[lang]["scalar"]
 
 
 def human(n: int) -> str:

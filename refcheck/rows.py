@@ -10,9 +10,9 @@ from typing import Any
 
 from sympy import expand
 
+from refcheck import check
 from refcheck.block import Block
 from refcheck.blocks import BLOCKS
-from refcheck.check import check_record
 from refcheck.evidence import Record, read_all, saved_json
 from refcheck.layers import LAYERS
 from refcheck.saved import device_bytes, host_bytes
@@ -33,9 +33,15 @@ def supported(layer: Layer | Block) -> dict[str, tuple[str, ...]]:
     """For each device the names of the records that hold this layer and agree with its claims."""
     found: dict[str, list[str]] = {device: [] for device in DEVICES}
     for name, record in records().items():
-        if not list(check_record(record, [layer], EVERY)):
+        if any(row.layer == layer.id for row in record.rows) and not list(check.check_record(record, [layer], EVERY)):
             found[record.environment.device].append(name)
     return {device: tuple(names) for device, names in found.items()}
+
+
+def behind(layer: Layer | Block, implementation: Measured, device: str, dtype: str) -> list[str]:
+    """Of those records, the ones that have this row: a torch can lack it, and a GPU be unable to run it."""
+    names = supported(layer)[device]
+    return [n for n in names if check.key(layer, implementation, dtype) in records()[n].by_key]
 
 
 def rows(
@@ -63,7 +69,7 @@ def _row(layer: Layer | Block, implementation: Measured, device: str, dtype: str
         "saved": [saved_json(s) for s in saved],
         "bytes": None if absent else str(expand(device_bytes(saved))),
         "host_bytes": None if absent else str(expand(host_bytes(saved))),
-        "measured": [] if absent else list(supported(layer)[device]),
+        "measured": [] if absent else behind(layer, implementation, device, dtype),
         "absent": absent,
     }
 

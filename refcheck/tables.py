@@ -5,34 +5,35 @@ A page calls the functions whose first parameters are ``(layer, lang)`` or ``(la
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import Any
 
 from sympy import Expr, sympify
 
 from refcheck import errata as article
+from refcheck import models, score
 from refcheck.block import Block
 from refcheck.blocks import BLOCKS
-from refcheck.evidence import ROOT, parse
+from refcheck.draw import block_picture, layer_picture
+from refcheck.evidence import parse
 from refcheck.layers import LAYERS
 from refcheck.notation import chip, chips, human, shape_of, table, tex
-from refcheck.rows import records, supported
+from refcheck.rows import behind, records, supported
 from refcheck.saved import ON_DEVICE, Saved, device_bytes
-from refcheck.sizes import DTYPES, B, D, M, T, V, at_sizes, d, h
-from refcheck.spec import Implementation, Layer, Pair, absence, claim
-from refcheck.words import DEVICE, SHORT, WORDS
+from refcheck.sizes import DEVICES, DTYPES, D, at_sizes, d, h
+from refcheck.spec import Implementation, Layer, Measured, Pair, absence, claim
+from refcheck.words import CALCULATOR, DEVICE, MUTANTS, SHORT, WORDS
 
-# One sequence of full length.  Llama 3: Grattafiori et al. 2024, table 3; GPT-3: Brown et al. 2020, table 2.1.
+# Where forms are worked out, at one sequence of full length.  R is no size of a model: 16 is chosen.
 MODELS: Mapping[str, Mapping[str, int]] = {
-    "Llama-3-8B": {"B": 1, "T": 8192, "D": 4096, "h": 32, "d": 128, "M": 14336, "V": 128256},
-    "GPT-3": {"B": 1, "T": 2048, "D": 12288, "h": 96, "d": 128, "M": 49152, "V": 50257},
+    name: dict(B=1, **{n: v for n, v in models.MODELS[name].items() if n != "L"}, R=16)
+    for name in ("Llama-3-8B", "GPT-3", "Mixtral-8x7B")
 }
 
 
-def _badges(layer: Layer | Block, device: str) -> str:
+def _badges(layer: Layer | Block, implementation: Measured, device: str) -> str:
     """Which of the three environments stand behind a row: cpu; or traced and GPU."""
-    found = supported(layer)
+    found = {d: behind(layer, implementation, d, "bfloat16") for d in DEVICES}
     shown = (("cpu", "cpu", "cpu"),) if device == "cpu" else (("cuda-trace", "trace", "traced"), ("cuda", "gpu", "GPU"))
     return " ".join(f'<span class="env {css}{"" if found[d] else " missing"}">{text}</span>' for d, css, text in shown)
 
@@ -62,7 +63,7 @@ def needed(layer: Layer, lang: str) -> str:
         users = ", ".join(_user(i, pair, lang) for i in layer.implementations if pair in i.pairs)
         tensors = "、" if lang == "zh" else ", "
         listed = tensors.join(f"{chip(n, 'needed')} {shape_of(saved[n].shape, lang)}" for n in pair.needed)
-        body.append([f"`{pair.id}`", listed or words["nothing"], users])
+        body.append([f"`{pair.id}`{{ #needed-{pair.id} }}", listed or words["nothing"], users])
     return table([words["pair"], words["needed"], words["implementation"]], body)
 
 
@@ -77,14 +78,23 @@ def saved(layer: Layer, lang: str) -> str:
     parts = []
     for n, implementation in enumerate(layer.implementations):
         parts.append(f"### {implementation.title[lang]} {{ #saved-{implementation.id} }}\n\n")
-        parts.append(
-            _saved_table(layer, implementation, lang, prefix="saved" if n == 0 else f"saved-{implementation.id}")
-        )
+        parts += _pictures(layer, lang) if n == 0 else []
+        parts.append(_saved_table(layer, implementation, lang, short=n == 0))
     return "\n".join(parts)
 
 
-def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix: str) -> str:
-    words = WORDS[lang]
+def _pictures(layer: Layer, lang: str) -> list[str]:
+    """Pictures of a layer's first implementation: on CUDA, and on the CPU where it has other formulas there."""
+    implementation = layer.implementations[0]
+    (model, sizes), *_ = _models_of(layer).items()
+    devices = [d for d in DEVICE if not absence(implementation, d, "bfloat16")]
+    shown = {implementation.saves(d).pair.id: d for d in reversed(devices)}
+    return [layer_picture(layer, lang, d, "bfloat16", model, sizes) for d in devices if d in shown.values()]
+
+
+def _saved_table(layer: Layer, implementation: Implementation, lang: str, short: bool) -> str:
+    """A row's address is `saved-IMPLEMENTATION-TENSOR`; the first implementation's have a short one too."""
+    words, at = WORDS[lang], f"saved-{implementation.id}"
     claims = {device: {s.name: s for s in _claim(implementation, device)} for device in DEVICE}
     names = list(dict.fromkeys(name for kept in claims.values() for name in kept))
     extras = {e.name: e for d in DEVICE for e in implementation.saves(d).without_need}
@@ -96,10 +106,9 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
             cells.append(f"{SHORT.get(s.dtype, s.dtype)} · ${tex(s.nbytes)}$" if s else "—")
         s = next(kept[name] for kept in claims.values() if name in kept)
         kinds = list(dict.fromkeys(_kind(kept[name], lang) for kept in claims.values() if name in kept))
-        places = list(
-            dict.fromkeys(f"`{kept[name].node}.{kept[name].attr}`" for kept in claims.values() if name in kept)
-        )
-        label = chip(name, "unneeded" if name in extras else "saved", f"{prefix}-{name}")
+        places = list(dict.fromkeys(_places(kept[name]) for kept in claims.values() if name in kept))
+        label = f'<span id="saved-{name}"></span>' if short else ""
+        label += chip(name, "unneeded" if name in extras else "saved", f"{at}-{name}")
         body.append([label, shape_of(s.shape, lang), *cells, " · ".join(kinds), " · ".join(places)])
     totals = [
         "—" if absence(implementation, device, "bfloat16") else f"${tex(device_bytes(kept.values()))}$"
@@ -107,16 +116,22 @@ def _saved_table(layer: Layer, implementation: Implementation, lang: str, prefix
     ]
     body.append(
         [
-            words["total"],
+            f'<b id="{at}-total">{words["total"]}</b>',
             "",
             *totals,
             "",
-            " ".join(_badges(layer, d) for d in DEVICE if not absence(implementation, d, "bfloat16")),
+            " ".join(_badges(layer, implementation, d) for d in DEVICE if not absence(implementation, d, "bfloat16")),
         ]
     )
     head = [words["tensor"], words["shape"], "CUDA (bf16)", "CPU (bf16)", words["class"], words["place"]]
     notes = "".join(f"\n- {chip(e.name, 'unneeded')} {e.reason[lang]}" for e in extras.values())
     return table(head, body, right=(2, 3)) + (f"\n{words['without need']}:\n{notes}\n" if notes else "")
+
+
+def _places(s: Saved) -> str:
+    """Every node and attribute that holds a storage, and how often."""
+    held = Counter(place for place in (f"{s.node}.{s.attr}", *s.shared_with) if place != "output")
+    return " · ".join(f"`{place}`" + (f" ×{n}" if n > 1 else "") for place, n in held.items())
 
 
 def _kind(s: Saved, lang: str) -> str:
@@ -184,7 +199,7 @@ def _bytes(layer: Layer, implementation: str, device: str, dtype: str, tensor: s
 
 def nbytes(layer: Layer, lang: str) -> str:
     """Closed forms in each dtype, and worked out at two models' sizes in bf16."""
-    words = WORDS[lang]
+    words, shown = WORDS[lang], _models_of(layer)
     body = []
     for implementation in layer.implementations:
         forms = {
@@ -194,17 +209,25 @@ def nbytes(layer: Layer, lang: str) -> str:
         }
         same = len({str(f) for f in forms.values()}) < len(forms)
         for device in ["cuda"] if same else forms:
-            worked = [human(at_sizes(forms[device][0] or 0, sizes)) for sizes in MODELS.values()]
+            worked = [human(at_sizes(forms[device][0] or 0, sizes)) for sizes in shown.values()]
             where = "CUDA = CPU" if same else DEVICE[device]
             cells = ["—" if f is None else f"${tex(f)}$" for f in forms[device]]
-            body.append([implementation.title[lang], where, *cells, *worked])
-    head = [words["implementation"], "", *(SHORT[t] for t in DTYPES), *(f"{m}, bf16" for m in MODELS)]
-    return table(head, body, right=range(2, 2 + len(DTYPES) + len(MODELS))) + "\n" + models(lang)
+            title = f'<span id="bytes-{implementation.id}-{device}">{implementation.title[lang]}</span>'
+            body.append([title, where, *cells, *worked])
+    head = [words["implementation"], "", *(SHORT[t] for t in DTYPES), *(f"{m}, bf16" for m in shown)]
+    return table(head, body, right=range(2, 2 + len(DTYPES) + len(shown))) + "\n" + _sizes(shown)
 
 
-def models(lang: str) -> str:
+def _models_of(layer: Layer) -> dict[str, dict[str, int]]:
+    """The models at which a layer is worked out, with those of their sizes that it has: Mixtral if it has experts."""
+    mine = _sizes_of(layer)
+    names = ["Mixtral-8x7B"] if "E" in mine else ["Llama-3-8B", "GPT-3"]
+    return {name: {n: v for n, v in MODELS[name].items() if n in mine} for name in names}
+
+
+def _sizes(models: Mapping[str, Mapping[str, int]]) -> str:
     """The sizes of the worked examples."""
-    sizes = {m: ", ".join(f"{n} = {v}" for n, v in at.items()) for m, at in MODELS.items()}
+    sizes = {m: ", ".join(f"{n} = {v}" for n, v in at.items()) for m, at in models.items()}
     return "\n".join(f"- {m}: ${s}$" for m, s in sizes.items()) + "\n"
 
 
@@ -215,7 +238,7 @@ def evidence(layer: Layer, lang: str) -> str:
     for device, names in supported(layer).items():
         for name in names:
             e = records()[name].environment
-            runs = records()[name].by_key[(layer.id, layer.implementations[0].id, DTYPES[0])].runs
+            runs = next(row.runs for row in records()[name].rows if row.layer == layer.id)
             sizes = (
                 words["symbols"]
                 if not runs[0].sizes
@@ -225,13 +248,29 @@ def evidence(layer: Layer, lang: str) -> str:
             )
             css = {"cpu": "cpu", "cuda-trace": "trace", "cuda": "gpu"}[device]
             where = f'<span class="env {css}">{device}</span>'
-            body.append([where, f"torch {e.torch}", sizes, e.date, f"[`{name}.json`](../evidence/{name}.json)"])
+            body.append(
+                [
+                    where,
+                    f"torch {e.torch}{_lacking(layer, device, e.torch, lang)}",
+                    sizes,
+                    e.date,
+                    f"[`{name}.json`](../evidence/{name}.json)",
+                ]
+            )
     text = table([words["environment"], "PyTorch", words["sizes"], words["date"], words["record"]], body)
     return (
         text
         if supported(layer)["cuda"]
         else f'{text}\n<span class="env gpu missing">GPU</span> {words["not on a GPU"]}\n'
     )
+
+
+def _lacking(layer: Layer, device: str, torch: str, lang: str) -> str:
+    """The implementations that this version of torch can't have, and so its record hasn't."""
+    here = [i for i in layer.implementations if not absence(i, device, DTYPES[0])]
+    lacking = [i.title[lang] for i in here if absence(i, device, DTYPES[0], torch)]
+    words = ("；", "、", "：") if lang == "zh" else ("; ", "; ", ": ")
+    return f"{words[0]}{WORDS[lang]['lacks']}{words[2]}{words[1].join(lacking)}" if lacking else ""
 
 
 def _sizes_of(layer: Layer) -> set[str]:
@@ -260,6 +299,12 @@ def summary(lang: str, layers: Iterable[Layer] = LAYERS, dtype: str = "bfloat16"
     return table([words.get(h, h) for h in head], body, right=(5,))
 
 
+def calculator(lang: str) -> str:
+    """Where the page's script puts the calculator; until then, and without it, a line that says what it needs."""
+    words = CALCULATOR[lang]
+    return f'<div id="calculate" data-failed="{words["failed"]}">{words["no script"]}</div>\n'
+
+
 def _same(a: Iterable[Saved], b: Iterable[Saved]) -> bool:
     return [(s.name, s.shape, s.dtype) for s in a] == [(s.name, s.shape, s.dtype) for s in b]
 
@@ -274,14 +319,15 @@ def _summary_row(
     )
     parameters = {n for n, i in implementation.saves(device).pair.inputs.items() if i.cls == "parameter"}
     wanted = [n for n in implementation.saves(device).pair.needed if n not in parameters]
+    at = f"{layer.id}-{implementation.id}-{device}"
     return [
         f"[{layer.title[lang]}]({page})",
-        f"[{implementation.title[lang]}]({page}#saved-{implementation.id})",
+        f"[{implementation.title[lang]}]({page}#saved-{implementation.id}){{ #{at} }}",
         "CUDA, CPU" if both else DEVICE[device],
         chips(wanted, "needed", lang),
         tensors or WORDS[lang]["nothing"],
         f"${tex(device_bytes(kept))}$",
-        " ".join(_badges(layer, d) for d in (DEVICE if both else [device])),
+        " ".join(_badges(layer, implementation, d) for d in (DEVICE if both else [device])),
     ]
 
 
@@ -302,17 +348,29 @@ def block(lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16") -
             for s in new
         ] or [[link, words["nothing"], "", "", "$0$"]]
     total = f"${tex(_kept(name, device, dtype))}$"
-    body.append([words["total"], "", "", _badges(found, device), total])
-    return table([words[w] for w in ("layer", "tensor", "shape", "dtype", "bytes")], body, right=(4,))
+    badges = _badges(found, found.implementations[0], device)
+    rows = table([words[w] for w in ("layer", "tensor", "shape", "dtype", "bytes")], body, right=(4,))
+    return f"{rows}\n\n{words['total']} {badges} {total}\n{{ .total }}"  # under the table, so that it never widens it
+
+
+def stairs(lang: str, name: str, model: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
+    """A picture of a block: what each part keeps, as wide as its bytes at a model's sizes."""
+    return block_picture(_block(name).implementations[0], lang, device, dtype, model, dict(B=1, **models.MODELS[model]))
 
 
 def block_form(
     lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16", minus: str = "0", **sizes: str
 ) -> str:
     """What a block keeps, in bytes, less another closed form, with some sizes expressed by others (M="4*D")."""
-    given = {symbol: parse(sizes[symbol.name]) for symbol in (B, T, D, h, d, M, V) if symbol.name in sizes}
+    given = {parse(name): parse(form) for name, form in sizes.items()}
     left = (_kept(name, device, dtype) - parse(minus)).subs(h * d, D).subs(given)
     return f"${tex(left)}$"
+
+
+def depth(lang: str, name: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
+    """What a model of L such blocks keeps, in bytes: L times what each keeps, and what is kept once."""
+    each, once = (form.subs(h * d, D) for form in _block(name).in_depth(device, dtype))
+    return rf"$L\,({tex(each)}) + {tex(once)}$"
 
 
 def block_size(lang: str, name: str, model: str, device: str = "cuda", dtype: str = "bfloat16") -> str:
@@ -362,25 +420,21 @@ def _verdict(verdict: str, lang: str) -> str:
     return f'<span class="tag {verdict}">{WORDS[lang][verdict]}</span>'
 
 
-# --- citing ---------------------------------------------------------------------------------------------------------
+# --- for the page on verifying ---------------------------------------------------------------------------------------
 
 
-@cache
-def _citation() -> dict[str, Any]:
-    """CITATION.cff: title, version and authors stand there and nowhere else."""
-    import yaml
-
-    found: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    return found
-
-
-def cite(layer: Layer, lang: str) -> str:
-    """How to cite this page: as text, and as BibTeX."""
-    title = f"{layer.title[lang]} · {_citation()['title']}"
-    newest = max((r.environment.date for r in records().values()), default="")
-    year, version = newest[:4], _citation()["version"]
-    author = ", ".join(a["name"] for a in _citation()["authors"])
-    path = ("" if lang == "zh" else "en/") + f"layers/{layer.id}/"
-    entry = [f"@misc{{saved-for-backward-{layer.id},", f"  title = {{{title}}},", f"  author = {{{{{author}}}}},"]
-    entry += [f"  year = {{{year}}},", f"  note = {{Version {version}, page {path}}}", "}"]
-    return f"{author}. {title}. {version}, {year}, `{path}`.\n\n```bibtex\n" + "\n".join(entry) + "\n```\n"
+def mutants(lang: str) -> str:
+    """The score of `make mutate`: of each kind of change how many were made and caught; and what has changed since."""
+    words = MUTANTS[lang]
+    if not score.FILE.exists():
+        return words["none"]
+    found = score.read(score.FILE)
+    body = [[words[kind], str(made), str(made - found.alive(kind))] for kind, made in found.made.items()]
+    total = sum(found.made.values())
+    body.append([words["all"], str(total), str(total - len(found.survivors))])
+    when = words["of"].format(date=found.date, commit=found.commit or words["no git"])
+    since = words["stale"].format(parts=words["sep"].join(words[part] for part in found.stale)) if found.stale else ""
+    return (
+        table([words["kind"], words["made"], words["caught"]], body, right=(1, 2))
+        + f"\n{when} {since} [`{score.FILE.name}`](assets/{score.FILE.name})\n"
+    )

@@ -3,10 +3,12 @@
 import re
 import tomllib
 from dataclasses import replace
+from functools import reduce
+from operator import mul
 
 import pytest
 import torch
-from sympy import Integer, expand, symbols, sympify
+from sympy import Integer, ceiling, expand, symbols, sympify
 
 from refcheck import rows, tables
 from refcheck.blocks import BLOCKS
@@ -14,7 +16,7 @@ from refcheck.evidence import ROOT, parse, read_all
 from refcheck.layers import LAYERS
 from refcheck.notation import human, shape_of, tex
 from refcheck.saved import device_bytes, host_bytes
-from refcheck.sizes import DTYPES, ITEMSIZE, B, D, M, T, at_sizes, d, h
+from refcheck.sizes import DTYPES, ITEMSIZE, B, D, M, T, at_sizes, d, g, h
 from refcheck.spec import absence
 from refcheck.tables import MODELS
 from refcheck.words import DEVICE, SHORT, WORDS
@@ -28,16 +30,23 @@ LONG = {short: long for long, short in SHORT.items()}
 
 
 def untex(text):
-    """The closed form that `$2B T D + 8B T$` says."""
+    r"""The closed form that `$2B T D + 8B \lceil T / 32 \rceil$` says."""
     total = Integer(0)
     for term in text.strip("$").split(" + "):
-        assert re.fullmatch(r"-?(\d+)?( ?[BhTdDMV](\^\d+)?)*", term), text
-        number = re.match(r"-?\d+", term)
-        product = Integer(number[0]) if number else Integer(1)
-        for name, power in re.findall(r"([BhTdDMV])(?:\^(\d+))?", term):
-            product *= symbols(name, integer=True, positive=True) ** int(power or 1)
-        total += product
+        over, *under = re.sub(r"\\lceil.*?\\rceil", "", term).split(" / ")
+        rounded = re.findall(r"\\lceil (.*?) / (\d+) \\rceil", term)
+        product = sympify(reduce(mul, (ceiling(untex(top) / int(bottom)) for top, bottom in rounded), Integer(1)))
+        total += product * _product(over) / reduce(mul, map(_product, under), Integer(1))
     return same(total)
+
+
+def _product(text):
+    assert re.fullmatch(r"-?(\d+)?( ?[BEkghTdDMRV](\^\d+)?)* *", text), text
+    number = re.match(r"-?\d+", text)
+    product = Integer(number[0]) if number else Integer(1)
+    for name, power in re.findall(r"([BEkghTdDMRV])(?:\^(\d+))?", text):
+        product *= symbols(name, integer=True, positive=True) ** int(power or 1)
+    return product
 
 
 def same(form):
@@ -45,7 +54,9 @@ def same(form):
 
 
 def unshape(text, lang):
-    return () if text == WORDS[lang]["scalar"] else tuple(map(untex, text.strip("$").split(r" \times ")))
+    if text == WORDS[lang]["scalar"]:
+        return ()
+    return tuple(untex(n.strip("()")) for n in text.strip("$").split(r" \times "))
 
 
 def unhuman(text):
@@ -53,7 +64,7 @@ def unhuman(text):
     number, unit = text.split()
     factor = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
     assert 1 <= float(number) < 1024 or factor == 1 or float(number) == 1024
-    return float(number) * factor, 0.005 * factor if "." in number else 0
+    return float(number) * factor, 0.00500001 * factor if "." in number else 0
 
 
 def cells(markdown):
@@ -83,6 +94,8 @@ FORMS = [
     5 * B * h * T**2 + 34 * B * T * h * d,
     3 * M * D**2,
     B - 2 * T,
+    h / g,
+    128 * B * h * ceiling(T / 32) + 2 * B * T * D,
 ]
 
 
@@ -96,6 +109,7 @@ def test_a_closed_form_is_written_in_the_order_of_the_text():
     assert tex(B * h * T**2) == "B h T^2"
     assert shape_of((B, h, T, T), "en") == r"$B \times h \times T \times T$"
     assert shape_of((T, B), "en") != shape_of((B, T), "en")
+    assert shape_of((B, g, h / g, T), "en") == r"$B \times g \times (h / g) \times T$"
 
 
 @pytest.mark.parametrize(
@@ -120,11 +134,22 @@ def test_an_element_is_as_large_as_torch_says():
 
 
 def test_the_models_have_their_published_sizes():
-    """Grattafiori et al. 2024, table 3; Brown et al. 2020, table 2.1."""
+    """Grattafiori et al. 2024, table 3; Brown et al. 2020, table 2.1; Jiang et al. 2024, table 1."""
     assert {
-        "Llama-3-8B": dict(B=1, T=8 * 1024, D=4096, h=32, d=4096 // 32, M=14336, V=128_000 + 256),
-        "GPT-3": dict(B=1, T=2048, D=12288, h=96, d=12288 // 96, M=4 * 12288, V=50_000 + 256 + 1),
+        "Llama-3-8B": dict(B=1, T=8 * 1024, D=4096, h=32, d=4096 // 32, M=14336, V=128_000 + 256, g=8, R=16),
+        "GPT-3": dict(B=1, T=2048, D=12288, h=96, d=12288 // 96, M=4 * 12288, V=50_000 + 256 + 1, g=96, R=16),
+        "Mixtral-8x7B": dict(B=1, T=32 * 1024, D=4096, h=32, d=4096 // 32, M=14336, V=32_000, g=8, R=16, E=8, k=2),
     } == MODELS
+
+
+def sizes_in(layer):
+    shapes = (i.shape for pair in layer.pairs for i in pair.inputs.values())
+    return {str(s) for shape in shapes for n in shape for s in sympify(n).free_symbols}
+
+
+def models_of(layer):
+    """Models that have experts if the layer has, else those that have none."""
+    return {model: sizes for model, sizes in MODELS.items() if ("E" in sizes) == ("E" in sizes_in(layer))}
 
 
 # --- a layer's page -------------------------------------------------------------------------------------------------
@@ -176,7 +201,8 @@ def test_needed(layer, lang):
 @EACH
 def test_nbytes(layer, lang):
     head, body = cells(tables.nbytes(layer, lang).partition("\n\n")[0])
-    assert head[2:] == ["bf16", "fp16", "fp32", *(f"{model}, bf16" for model in MODELS)]
+    models = models_of(layer)
+    assert head[2:] == ["bf16", "fp16", "fp32", *(f"{model}, bf16" for model in models)]
     shown = {}
     for title, where, *row in body:
         for name in where.split(" = "):
@@ -190,11 +216,12 @@ def test_nbytes(layer, lang):
             for dtype, cell in zip(DTYPES, row, strict=False):
                 kept = claimed(i, device, dtype)
                 assert cell == "—" if absence(i, device, dtype) else untex(cell) == same(device_bytes(kept))
-            for cell, sizes in zip(row[len(DTYPES) :], MODELS.values(), strict=True):
+            for cell, sizes in zip(row[len(DTYPES) :], models.values(), strict=True):
                 value, rounded = unhuman(cell)
                 assert abs(value - at_sizes(device_bytes(claimed(i, device)), sizes)) <= rounded
-    for model, sizes in MODELS.items():
-        assert f"- {model}: ${', '.join(f'{n} = {v}' for n, v in sizes.items())}$" in tables.models(lang)
+    for model, sizes in models.items():
+        listed = ", ".join(f"{n} = {v}" for n, v in sizes.items() if n in sizes_in(layer))
+        assert f"- {model}: ${listed}$" in tables.nbytes(layer, lang)
 
 
 @EACH
@@ -209,7 +236,7 @@ def test_what_stands_in_a_line(layer):
                 for s in kept:
                     assert untex(tables.form(layer, "en", i.id, device, dtype, s.name)) == same(s.nbytes)
                     assert tables.dtype(layer, "en", i.id, device, dtype, s.name) == short(s.dtype)
-                    for model, sizes in MODELS.items():
+                    for model, sizes in models_of(layer).items():
                         value, rounded = unhuman(tables.size(layer, "en", i.id, device, dtype, model, s.name))
                         assert abs(value - at_sizes(s.nbytes, sizes)) <= rounded
     for pair in layer.pairs:
@@ -260,15 +287,17 @@ def test_summary(layer, lang):
 def test_block(block, device, lang):
     claim = block.implementations[0].claim(device, "bfloat16")
     kept = {s.name: s for s in claim if device_bytes([s]) != 0}
-    _, (*body, total) = cells(tables.block(lang, block.id, device))
+    shown_table, _, total = tables.block(lang, block.id, device).rpartition("\n\n")
+    _, body = cells(shown_table)
     shown = [row for row in body if row[1] != WORDS[lang]["nothing"]]
     assert [re.match(r"`(\w+)`", row[1])[1] for row in shown] == [*kept]
     for row, s in zip(shown, kept.values(), strict=True):
         assert (unshape(row[2], lang), row[3]) == (tuple(map(same, s.shape)), short(s.dtype))
         assert untex(row[4]) == same(s.nbytes)
-    assert untex(total[4]) == same(device_bytes(kept.values())) == same(sum(untex(row[4]) for row in body))
-    assert untex(tables.block_form(lang, block.id, device)) == untex(total[4])
-    assert untex(tables.block_form(lang, block.id, device, minus="2*B*T*D")) == untex(total[4]) - same(2 * B * T * D)
+    (total,) = re.findall(r"\$.*\$", total)
+    assert untex(total) == same(device_bytes(kept.values())) == same(sum(untex(row[4]) for row in body))
+    assert untex(tables.block_form(lang, block.id, device)) == untex(total)
+    assert untex(tables.block_form(lang, block.id, device, minus="2*B*T*D")) == untex(total) - same(2 * B * T * D)
     for model, sizes in MODELS.items():
         value, rounded = unhuman(tables.block_size(lang, block.id, model, device))
         assert abs(value - at_sizes(device_bytes(kept.values()), sizes)) <= rounded
@@ -301,6 +330,31 @@ def test_only_what_agrees_stands_behind_a_row(records):
     records(stale)
     assert not any(rows.supported(SOFTMAX).values())
     assert tables.summary("en", [SOFTMAX]).count(" missing") >= 3 * len(SOFTMAX.implementations)
+
+
+FUSED = next(layer for layer in LAYERS if layer.id == "linear-cross-entropy")
+
+
+@LANGS
+def test_a_record_of_a_torch_that_lacks_an_implementation_says_so(lang):
+    eager, reference, chunked, *_ = FUSED.implementations
+    old = {n for n, r in read_all().items() if r.environment.torch < "2.13" or r.environment.torch.startswith("2.9.")}
+    new = {n for n, r in read_all().items() if r.environment.device == "cpu"} - old
+    assert old and set(rows.behind(FUSED, eager, "cpu", "bfloat16")) == old | new
+    assert set(rows.behind(FUSED, chunked, "cpu", "bfloat16")) == new
+    _, body = cells(tables.evidence(FUSED, lang).partition("\n<span")[0])
+    for row in body:
+        lacks = row[1].partition(WORDS[lang]["lacks"])[2]
+        assert (reference.title[lang] in lacks and chunked.title[lang] in lacks) == (
+            re.search(r"torch-[\d.]+-[\w.-]+", row[4])[0].removesuffix(".json") in old
+        )
+        assert eager.title[lang] not in lacks.split(WORDS[lang]["lacks"])
+
+
+def test_a_record_that_lacks_an_implementation_stands_not_behind_it(records):
+    records({n: r for n, r in read_all().items() if r.environment.torch.startswith("2.9.")})
+    shown = {i.id: tables._badges(FUSED, i, "cpu") for i in FUSED.implementations[:3]}
+    assert {name for name, badge in shown.items() if " missing" in badge} == {"reference", "chunked"}
 
 
 @LANGS
