@@ -1,28 +1,84 @@
-"""Wrong versions of a layer's backward, one small change each: every one must be refused."""
+"""Wrong versions of a layer's functions, one small change each: every one must be refused."""
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
-from refcheck.spec import Layer, Pair
+from refcheck.prove import Finding, against_torch, symbolic
+from refcheck.spec import Implementation, Layer, Pair
 
 
-def mutants(layer: Layer) -> Iterator[tuple[str, Pair]]:
-    """(what was changed, the pair that the change reaches), for each change to a function that only backward uses."""
-    path = Path(find_spec(layer.module).origin)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Wrong:
+    """A pair of a layer with one function of its module changed; the module is run anew when it is first asked for."""
+
+    layer: Layer
+    pair: str
+    function: str
+    place: str
+    changed: ast.FunctionDef
+
+    def __str__(self) -> str:
+        return f"{self.layer.id} {self.pair}: {self.function}, {self.place}"
+
+    @cached_property
+    def mutated(self) -> tuple[Implementation, Pair]:
+        """The first implementation that uses the pair, and the pair, with the change in them."""
+        path, tree = parsed(self.layer)
+        body = [self.changed if getattr(n, "name", None) == self.function else n for n in tree.body]
+        layer = run(ast.Module(body, []), self.layer, path)
+        return next((i, p) for i in layer.implementations for p in i.pairs if p.id == self.pair)
+
+    def findings(self) -> Iterator[Finding]:
+        """What `prove` says of it, numbers first: they refute most, and soonest."""
+        implementation, pair = self.mutated
+        only = replace(implementation.cuda, pair=pair)
+        numbers = against_torch(self.layer.id, replace(implementation, cpu=only, cuda=only))
+        return chain(_until_it_raises(numbers), symbolic(self.layer.id, pair))
+
+    @property
+    def refuted(self) -> Finding | None:
+        return next((f for f in self.findings() if not f.holds), None)
+
+
+def _until_it_raises(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Tensors of unlike shapes raise in torch; on symbolic arrays that is a finding with its words."""
+    try:
+        yield from findings
+    except Exception:
+        return
+
+
+def mutants(layer: Layer) -> Iterator[Wrong]:
+    """One for each change to a function that only backward uses."""
+    _, tree = parsed(layer)
     for function in backward_functions(tree):
-        for place, changed in changes(function):
-            mutated = copy.deepcopy(tree)
-            mutated.body = [changed if getattr(n, "name", None) == function.name else n for n in mutated.body]
-            for pair in run(mutated, layer, path).pairs:
-                if reaches(pair, function.name):
-                    yield f"{layer.id} {pair.id}: {place}", pair
+        if pair := next((p for p in layer.pairs if reaches(p.backward, function.name)), None):
+            for place, changed in changes(function):
+                yield Wrong(layer, pair.id, function.name, place, changed)
+
+
+def forwards(layer: Layer) -> Iterator[Wrong]:
+    """One for each change to a function named forward…; its backward stays."""
+    _, tree = parsed(layer)
+    for function in (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("forward")):
+        if pair := next((p for p in layer.pairs if reaches(p.forward, function.name)), None):
+            for place, changed in changes(function):
+                yield Wrong(layer, pair.id, function.name, place, changed)
+
+
+def parsed(layer: Layer) -> tuple[Path, ast.Module]:
+    path = Path(find_spec(layer.module).origin)
+    return path, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def backward_functions(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -41,8 +97,8 @@ def calls(function: ast.FunctionDef) -> set[str]:
     return {n.func.id for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
 
 
-def reaches(pair: Pair, name: str) -> bool:
-    code = pair.backward.__code__
+def reaches(function: Callable[..., object], name: str) -> bool:
+    code = inspect.unwrap(function).__code__
     return code.co_name == name or name in code.co_names
 
 
@@ -58,7 +114,7 @@ def changes(function: ast.FunctionDef) -> Iterator[tuple[str, ast.FunctionDef]]:
         for what, new in replacements(node):
             changed = copy.deepcopy(function)
             target = list(ast.walk(changed))[n]
-            yield f"{function.name}, {ast.unparse(node)!r} becomes {what}", swap(changed, target, new)
+            yield f"{ast.unparse(node)!r} becomes {what}", swap(changed, target, new)
 
 
 def swap(tree: ast.AST, target: ast.AST, new: ast.AST) -> ast.AST:
