@@ -20,12 +20,12 @@ import jupytext
 import mkdocs_jupyter.config
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from py_mini_racer import JSEvalException, MiniRacer
 
-from refcheck import rows, tables
+from refcheck import calculator, cite, rows, slides, tables
 from refcheck.layers import LAYERS
 from refcheck.parity import parity
 from refcheck.spec import Layer
@@ -41,7 +41,8 @@ log = get_plugin_logger("site")
 
 def complain(page: Page, message: str, line: int | None = None) -> None:
     """A warning that fails the strict build and says where to look."""
-    place = Path(page.file.abs_src_path or "").relative_to(ROOT)
+    source = page.file.abs_src_path
+    place = Path(source).relative_to(ROOT) if source else Path(page.file.src_uri)
     log.warning("%s: %s", f"{place}:{line}" if line else place, message)
 
 
@@ -59,7 +60,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     pages = [*LAYER]
     config.nav = [{config.extra["layers"]: pages} if item == "layers/*" else item for item in config.nav or ()] or None
     if config.site_url:
-        config.site_url = urljoin(config.site_url.rstrip("/") + "/", config.extra["path"])
+        config.extra["whole"] = config.site_url.rstrip("/") + "/"
+        config.site_url = urljoin(config.extra["whole"], config.extra["path"])
     if SERVING:
         config.extra["policy"] = None  # it forbids scripts in the page, such as the one for live reload
     mkdocs_jupyter.config.settings.templates_dir = str(DOCS / "theme" / "jupyter")
@@ -75,8 +77,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.remove(files.src_uris["assets/site.css"])
     files.append(File.generated(config, "assets/site.css", content=style))
     table = list(rows.rows())
-    for name, text in (("table.json", json.dumps(table, indent=1) + "\n"), ("table.csv", rows.as_csv(table))):
+    offered = calculator.export(config.theme["language"])
+    texts = {
+        "table.json": json.dumps(table, indent=1) + "\n",
+        "table.csv": rows.as_csv(table),
+        "calculator.json": json.dumps(offered, ensure_ascii=False, separators=(",", ":")) + "\n",
+    }
+    for name, text in texts.items():
         files.append(File.generated(config, name, content=text))
+    for uri, layer in LAYER.items():
+        if config.extra["twin"] and (page := files.get_file_from_path(uri)):
+            text = slides.markdown(page.content_string, layer, config.theme["language"])
+            name = f"layers/{layer.id}/slides.md"
+            files.append(File.generated(config, name, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 
@@ -88,6 +101,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return None
     if not page.meta.get("description"):
         complain(page, "its front matter has no description")
+    if page.meta.get("template") == slides.TEMPLATE:
+        return fill(markdown, page, lang)
     twin = DOCS / TWIN[lang] / page.file.src_uri
     if not twin.exists():
         complain(page, f"there is no {twin.relative_to(ROOT)}")
@@ -104,20 +119,25 @@ def head(layer: Layer | None, config: MkDocsConfig) -> dict[str, Any] | None:
     if not layer:
         return None
     lab = f"{config.extra['root']}lab/{layer.id}/" if (DOCS / "lab" / f"{layer.id}.py").exists() else None
-    return dict(number=LAYERS.index(layer) + 1, of=len(LAYERS), lab=lab)
+    return dict(number=LAYERS.index(layer) + 1, of=len(LAYERS), lab=lab, slides=f"layers/{layer.id}/slides/")
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Typesets the formulas and gives every table a box in which it scrolls."""
     if str(ROOT) in html:
         complain(page, "it shows a path of this machine")
-    return boxed(typeset(html, page))
+    return boxed(typeset(html, page, config.mdx_configs["toc"]["permalink_title"]))
 
 
 def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation) -> None:
     """Puts the drawn formulas in, now that search has read the page with each formula as a line of text."""
     drawn = iter(page.meta.get("formulas", ()))
-    page.content = re.sub(r"<formula>.*?</formula>", lambda _: next(drawn), page.content or "", flags=re.S)
+    content = re.sub(r"<formula>.*?</formula>", lambda _: next(drawn), page.content or "", flags=re.S)
+    content = linked(content, config.mdx_configs["toc"]["permalink_title"])
+    if config.extra["twin"] and not page.meta.get("template") and 'id="cite"' not in content:
+        title = "" if page.is_homepage else str(page.title)
+        content += cite.folded(title, page.url.removeprefix("./"), config.theme["language"])
+    page.content = content
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -144,12 +164,15 @@ JINJA = jinja2.Environment(
 )
 
 
+TABLES = (tables, cite)
+
+
 def names(lang: str, layer: Any = None) -> dict[str, Any]:
-    """`lang`, `layer`, `title`, and each public function of refcheck.tables, bound to the page's layer and language."""
+    """`lang`, `layer`, `title`, and each public function of TABLES, bound to the page's layer and language."""
     known: dict[str, Any] = dict(lang=lang, **(dict(layer=layer, title=layer.title[lang]) if layer else {}))
-    for name, function in inspect.getmembers(tables, inspect.isfunction):
+    for name, function in (found for module in TABLES for found in inspect.getmembers(module, inspect.isfunction)):
         first = list(inspect.signature(function).parameters)
-        if name.startswith("_") or function.__module__ != tables.__name__:
+        if name.startswith("_") or function.__module__ not in (module.__name__ for module in TABLES):
             continue
         if first[:2] == ["layer", "lang"] and layer:
             known[name] = functools.partial(function, layer, lang)
@@ -163,9 +186,10 @@ def fill(markdown: str, page: Page, lang: str) -> str:
     name = page.file.src_uri
     try:
         code = JINJA.compile(markdown, name, name)
-        return jinja2.Template.from_code(JINJA, code, {}).render(names(lang, LAYER.get(name)))
+        layer = LAYER.get(name.replace("/slides.md", ".md"))
+        return jinja2.Template.from_code(JINJA, code, {}).render(names(lang, layer))
     except Exception as error:
-        source = Path(page.file.abs_src_path or "").read_text()
+        source = page.file.content_string
         before = source.rstrip("\n").count("\n") - markdown.rstrip("\n").count("\n")  # the front matter
         complain(page, f"{type(error).__name__}: {error}", before + _line(error, name))
         return markdown
@@ -190,7 +214,10 @@ def one_session(markdown: str, uri: str) -> str:
 
 # --- typesetting -----------------------------------------------------------------------------------------------------
 
-MATHS = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>([,.;:!?)’”，。；：！？、）」]*)', re.S)
+MATHS = re.compile(
+    r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>([,.;:!?)’”，。；：！？、）」]*)|<h[1-6] id="([^"]+)"',
+    re.S,
+)
 
 
 @functools.cache
@@ -202,11 +229,20 @@ def katex() -> Callable[[str, bool], str]:
     return functools.partial(engine.call, "typeset")
 
 
-def typeset(text: str, page: Page) -> str:
-    """Typesets every formula that arithmatex has marked, and leaves its text in its place for on_page_context."""
+def typeset(text: str, page: Page, title: str) -> str:
+    """Typesets every formula that arithmatex has marked, and leaves its text in its place for on_page_context.
+
+    A display is numbered in its section: its address is `SECTION-eq1`.  One that is put before others which have been
+    published is given a name, by a first line of TeX such as `% #gradient-dx`, so that the numbers stay as they are.
+    """
     drawn: list[str] = []
+    section, number = "", 0
 
     def replace(match: re.Match[str]) -> str:
+        nonlocal section, number
+        if match[4]:
+            section, number = match[4], 0
+            return match[0]
         tex = html.unescape(match[2]).strip()
         try:
             formula = katex()(tex, match[1] == "div") + match[3]
@@ -215,6 +251,11 @@ def typeset(text: str, page: Page) -> str:
             complain(page, f"{reason[1] if reason else error} in {tex!r}")
             return match[0]
         readable = re.sub(r"(?s)<annotation.*?</annotation>|<[^>]*>", "", formula.partition("</math>")[0])
+        if match[1] == "div":
+            named = re.match(r"% *#([\w-]+)\n", tex)
+            number += not named
+            at = named[1] if named else f"{section}-eq{number}"
+            formula = f'<div class="stated" id="{at}">{formula}{link(at, title)}</div>'
         short = match[3] and len(readable) < 16  # stays on one line with the comma after it
         drawn.append(f'<span class="joined">{formula}</span>' if short else formula)
         return f"<formula>{readable}{match[3]}</formula>"
@@ -222,6 +263,20 @@ def typeset(text: str, page: Page) -> str:
     text = MATHS.sub(replace, text)
     page.meta["formulas"] = drawn
     return text
+
+
+ROW = re.compile(
+    r'<td[^>]*>(?:<span id="[^"]*"></span>)?<(code|span|b|a)\b[^>]* id="([^"]+)"[^>]*>.*?</\1>(?!</\1>)', re.S
+)
+
+
+def linked(text: str, title: str) -> str:
+    """Every row that has an address of its own shows it under the pointer, as headings do."""
+    return ROW.sub(lambda match: match[0] + link(match[2], title), text)
+
+
+def link(address: str, title: str) -> str:
+    return f'<a class="headerlink" href="#{address}" title="{title}">§</a>'
 
 
 def boxed(text: str) -> str:

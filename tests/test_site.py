@@ -12,9 +12,11 @@ from urllib.parse import unquote, urljoin
 
 import pytest
 
+from refcheck import addresses
 from refcheck.evidence import ROOT, read_all
 from refcheck.layers import LAYERS
 from refcheck.spec import claim
+from tests.browser import serving
 
 pytestmark = pytest.mark.xdist_group("site")  # one worker builds it, once
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
@@ -40,7 +42,7 @@ class Page(HTMLParser):
 
     def __init__(self, path):
         super().__init__()
-        self.asks, self.leads, self.ids, self.policy = [], [], [], None
+        self.asks, self.leads, self.ids, self.policy, self.twins = [], [], [], None, {}
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
@@ -51,7 +53,9 @@ class Page(HTMLParser):
             self.leads.append(at["href"])
         elif tag == "meta" and (at.get("http-equiv") or "").lower() == "content-security-policy":
             self.policy = at["content"]
-        elif tag == "link" and at.get("rel") not in ("canonical", "alternate", "prev", "next"):
+        elif tag == "link" and at["rel"].strip() == "alternate":
+            self.twins[at["hreflang"]] = at["href"]
+        elif tag == "link" and at.get("rel") not in ("canonical", "prev", "next"):
             self.asks.append(at["href"])
         elif tag != "link":
             self.asks += [at[name] for name in ("src", "srcset", "data", "poster") if at.get(name)]
@@ -113,6 +117,53 @@ def test_every_claim_has_its_address(layer, pages):
             assert {f"saved-{implementation.id}", *(f"{prefix}-{name}" for name in kept)} <= ids
         assert {"forward", "gradient", "needed", "proof", "saved", "bytes", "pitfalls", "evidence", "cite"} <= ids
     assert f"lab/{layer.id}/index.html" in pages
+
+
+def test_no_published_address_vanishes(site, pages):
+    """Mend: bring the address back; `make addresses` adds new ones to the list and takes none away."""
+    known = addresses.read(addresses.LIST)
+    assert [*addresses.broken(known, addresses.published(site))] == []
+    for address in known:
+        page, _, at = address.partition("#")
+        assert not at or at in pages[f"en/{page}index.html"].ids, address
+
+
+def test_every_display_and_row_has_an_address(site):
+    found = addresses.published(site)
+    for layer in LAYERS:
+        text = (site / f"layers/{layer.id}/index.html").read_text(encoding="utf-8")
+        marks = [address for address, mark in found.items() if mark and address.startswith(f"layers/{layer.id}/")]
+        assert len(marks) == text.count('class="katex-display"') > 0
+        assert f"layers/{layer.id}/#saved-{layer.implementations[0].id}-total" in found
+    assert {"table/#layernorm-eager-cuda", "errata/#cell-layernorm-1-saved"} <= found.keys()
+    assert {"layers/layernorm/#saved-mean", "layers/layernorm/#saved-eager-mean"} <= found.keys()
+
+
+def test_each_page_names_its_twin(pages):
+    for name, page in pages.items():
+        if not name.endswith("404.html") and not name.startswith("lab/") and "/slides/" not in name:
+            assert {"zh", "en", "x-default"} == page.twins.keys(), name
+
+
+FOUND = {
+    ("", "掩码"): "layers/mask/",
+    ("", "softmax 保存"): "layers/softmax/",
+    ("", "rstd"): "layers/layernorm/",
+    ("en/", "mask"): "layers/mask/",
+    ("en/", "softmax saved"): "layers/softmax/",
+    ("en/", "rstd"): "layers/layernorm/",
+}
+
+
+@pytest.mark.parametrize("edition, typed", FOUND, ids=" ".join)
+def test_search_finds_the_right_page_first(edition, typed, site, chromium):
+    with serving(site) as address:
+        page = chromium.new_page(locale="zh-CN")
+        page.goto(f"{address}{edition}table/?q={typed}")
+        page.wait_for_selector(".md-search-result__item a")
+        first = page.locator(".md-search-result__link").first.get_attribute("href")
+        page.close()
+    assert first.partition("?")[0].partition("#")[0].endswith(FOUND[edition, typed]), first
 
 
 def test_records_are_published_as_they_are(site):

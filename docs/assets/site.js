@@ -2,7 +2,8 @@
 // Material defines them in scripts inside the page, which a strict Content-Security-Policy forbids.
 "use strict";
 
-window.__md_scope = new URL(document.currentScript.dataset.scope, location);
+const { scope, root, other } = document.currentScript.dataset; // this edition, the whole site, the first page's twin
+window.__md_scope = new URL(scope, location);
 window.__md_hash = (text) => [...text].reduce((sum, c) => (sum << 5) - sum + c.charCodeAt(0), 0);
 window.__md_get = (key, storage = localStorage, scope = __md_scope) => {
   try {
@@ -30,10 +31,32 @@ new MutationObserver((_, observer) => {
   dress(document.body);
 }).observe(document.documentElement, { childList: true });
 
-// The other language opens at the section that is being read.
+// The first page follows the browser's language, unless the reader has chosen one or comes from another page of the site.
+// Only the Chinese first page has a twin to go to, so nothing can lead back.
+const whole = new URL(root, location);
+if (other && !__md_get("__language", localStorage, whole) && !document.referrer.startsWith(whole.href)) {
+  const known = navigator.languages.map((tag) => tag.slice(0, 2)).find((tag) => tag === "zh" || tag === "en");
+  if (known !== "zh") location.replace(new URL(other + location.search + location.hash, location));
+}
+
+// The other language opens at the section that is being read, and is the one that the reader wants from now on.
 document.addEventListener("click", ({ target }) => {
   const link = target.closest?.("a[data-same-section]");
-  if (link) link.hash = location.hash;
+  if (!link) return;
+  link.hash = location.hash;
+  __md_set("__language", link.hreflang, localStorage, whole);
+});
+
+// A reference to copy has the page's full address and the day.
+document.addEventListener("DOMContentLoaded", () => {
+  const day = new Date().toISOString().slice(0, 10);
+  for (const box of document.querySelectorAll(".cite")) {
+    const { path, here } = box.dataset;
+    const address = path.includes("://") ? path : new URL(here, __md_scope).href;
+    for (const code of box.querySelectorAll("code")) {
+      code.textContent = code.textContent.replaceAll(path, address).replaceAll("YYYY-MM-DD", day);
+    }
+  }
 });
 
 // Material puts a <nav> on every code block; for a screen reader that is a landmark too many.
