@@ -13,10 +13,10 @@ PY := $(if $(PYTHON),$(PYTHON),.venv/bin/python)
 READY := $(if $(PYTHON),chosen-python,$(STAMP))
 MKDOCS := NO_MKDOCS_2_WARNING=1 PYTHONPATH="$$PWD$${PYTHONPATH:+:$$PYTHONPATH}" "$(PY)" -m mkdocs
 
-.PHONY: help setup verify test lint format site serve bench lock clean chosen-python
+.PHONY: help setup verify test mutate lint format site serve addresses shots bench lock clean chosen-python
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=PATH       use this interpreter as it is, install nothing"
 	@echo "  VENV_PYTHON=PATH  the Python (3.11+) that .venv is made with; default python3"
@@ -30,6 +30,9 @@ verify: $(READY) ## prove, measure, and check claims, records and pages
 
 test: lint ## ruff, mypy, pytest: what CI runs
 	@$(call stage,pytest,"$(PY)" -m pytest -n 2 --dist loadgroup $(ARGS))
+
+mutate: $(READY) ## change one thing at a time, everywhere, and count what is caught
+	@"$(PY)" -m tests.mutate $(ARGS)
 
 lint: $(READY) ## ruff and mypy
 	@$(call stage,ruff check,"$(PY)" -m ruff check .)
@@ -65,9 +68,17 @@ serve: $(READY) ## show the site with live reload: SITE=zh (default), en or lab
 	esac; \
 	$(MKDOCS) serve --livereload -f "$$config" -a "$(ADDR)"
 
-bench: $(READY) ## time proofs, measurements and checks
+addresses: site ## add what is new in the site to docs/addresses.txt; fails if an address has vanished
+	@"$(PY)" -m refcheck.addresses site
+
+shots: $(READY) ## screenshots of the key pages of site/ into shots/, in Chromium
+	@[ -e site ] || $(MAKE) site
+	@"$(PY)" -m tests.shots site shots
+
+bench: $(READY) ## time proofs, measurements and checks; weigh the pages of site/ if there is one
 	@set -eu; for verb in prove measure check; do \
 	  echo "== bench: $$verb"; time "$(PY)" -m refcheck $$verb $(ARGS); done
+	@if [ -e site ]; then echo "== bench: weight"; "$(PY)" -m tests.weigh site; fi
 
 lock: $(READY) ## write requirements.lock anew from pyproject.toml (ARGS=--upgrade: newest versions)
 	@"$(PY)" -m uv pip compile pyproject.toml --group site --group test --group lock --universal --generate-hashes \
@@ -75,7 +86,7 @@ lock: $(READY) ## write requirements.lock anew from pyproject.toml (ARGS=--upgra
 	  --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## remove what was built; .venv stays
-	rm -rf site .site.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site shots .site.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # $(call stage,name,command): run it; if it fails, say which
