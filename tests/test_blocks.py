@@ -14,7 +14,7 @@ from refcheck.saved import device_bytes
 from refcheck.sizes import B, M, T, V, at_sizes, d, h
 
 (GPT2,) = (block for block in BLOCKS if block.id == "gpt2")
-(EAGER,) = GPT2.implementations
+EAGER, NO_DROPOUT = GPT2.implementations
 D = h * d
 PARTS = """layernorm qkv scores mask softmax attention-dropout attention-value out-proj ffn-dropout residual
 layernorm ffn-gelu ffn-dropout residual"""
@@ -93,14 +93,17 @@ def outside(block, given):
 
     def before(tokens, W):
         x = F.embedding(tokens, W)
-        if block.id != "gpt2":
+        if block.id != "gpt2":  # only it has positions, and dropout on them
             return x
         return F.dropout(positions.eager(x, given["W_pos"]), 0.1, training=True)
 
     def after(x, w, b, W, t):
-        x = F.layer_norm(x, w.shape, w, b) if block.id == "gpt2" else F.rms_norm(x, w.shape, w, 1e-6)
+        if block.id == "gpt2":
+            x = F.layer_norm(x, w.shape, w, b)
+        elif block.id != "article":  # which has no final norm
+            x = F.rms_norm(x, w.shape, w, 1e-6)
         logits = F.linear(x, W)
-        logits = logits if block.id == "gpt2" else logits.float()
+        logits = logits if block.id in ("gpt2", "article") else logits.float()
         return F.cross_entropy(logits.flatten(0, 1), t.flatten())
 
     return before, after
@@ -108,7 +111,7 @@ def outside(block, given):
 
 def model(block, layers, sizes):
     """A case for `record`: a model of this many blocks, which share their buffers and nothing else."""
-    (whole,) = block.implementations
+    whole = block.implementations[0]
 
     def case(device, dtype):
         def tensor(*shape):

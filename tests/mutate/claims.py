@@ -10,6 +10,7 @@ from itertools import pairwise
 from refcheck import check
 from refcheck.blocks import BLOCKS
 from refcheck.evidence import ROOT, Record, Row, read_all
+from refcheck.fold import same_elements
 from refcheck.layers import LAYERS
 from refcheck.saved import Saved
 from refcheck.sizes import D, M, V
@@ -58,6 +59,13 @@ def _drift(layer: Layer, implementation: Measured, device: str, row: Row) -> str
     return ""
 
 
+def _alike(a: Saved, b: Saved) -> bool:
+    """Whether all that a measurement shows of one fits the other: it may see a matrix transposed."""
+    return (a.dtype, a.nbytes, a.cls, a.holders) == (b.dtype, b.nbytes, b.cls, b.holders) and same_elements(
+        a.shape, b.shape
+    )
+
+
 def wrong_claims(claimed: Iterable[Saved]) -> Iterator[tuple[str, str, tuple[Saved, ...]]]:
     """(what is wrong, tensor, the claim with that one thing changed)."""
     claimed = tuple(claimed)
@@ -80,6 +88,8 @@ def wrong_claims(claimed: Iterable[Saved]) -> Iterator[tuple[str, str, tuple[Sav
             yield f"axis {axis}", s.name, with_(replace(s, shape=(*s.shape[:axis], wrong, *s.shape[axis + 1 :])))
         yield "an axis more", s.name, with_(replace(s, shape=(*s.shape, D)))
     for s, other in pairwise(claimed):
+        if _alike(s, other):  # then only the proofs can tell which is which
+            continue
         exchanged = {s.name: other.name, other.name: s.name}
         both = (replace(c, name=exchanged.get(c.name, c.name)) for c in claimed)
         yield f"exchanged with {other.name}", s.name, tuple(both)
