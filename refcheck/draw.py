@@ -244,7 +244,7 @@ def _curves(x: float, to: float, height: float, lines: Iterable[tuple[str, float
 # --- a block ---------------------------------------------------------------------------------------------------------
 
 FROM = 27.0  # %: where the bytes begin, right of the parts' names
-LINE, SHORT_LINE = 36, 24  # px: of a part that keeps something more, and of one that doesn't
+LINE, LETTERS = 36, 14  # px: of a tensor, and of a line of a name
 THIN = 0.2  # %: what is narrower is drawn as a line
 
 
@@ -255,7 +255,9 @@ def block_picture(block: Composed, lang: str, device: str, dtype: str, model: st
     strips, marks, names, rules = [], [], [], []
     first: dict[str, float] = {}  # of each storage the middle of its strip
     so_far, y, said = 0.0, float(HEAD), []
-    bottom = HEAD + sum(LINE * max(new, 1) if new else SHORT_LINE for new in _new_ones(block, device, dtype))
+    short = {part: LETTERS * len(_wrapped(part.layer.title[lang])) + 6 for part in block.parts}
+    heights = (LINE * new or short[part] for part, new in _new_ones(block, device, dtype))
+    bottom = HEAD + sum(heights)
 
     for part in block.parts:
         own = [(orig, s) for orig, s in zip(part.of.claim(device, dtype), part.claim(device, dtype), strict=True)]
@@ -277,7 +279,7 @@ def block_picture(block: Composed, lang: str, device: str, dtype: str, model: st
             said.append(f"{part.layer.title[lang]}: {s.name}, {shape_plain(s.shape, lang)}, {human(nbytes)}")
             so_far += nbytes
             y += LINE
-        y += 0 if new else SHORT_LINE
+        y += 0 if new else short[part]
     ends = [
         _text(0, 14, words["forward"], "head"),
         _text(100, 14, words["backward"], "head", right=True),
@@ -293,7 +295,7 @@ def block_picture(block: Composed, lang: str, device: str, dtype: str, model: st
         "stairs",
         words["stairs"].format(block.title[lang]),
         "; ".join(said),
-        "".join(element("span", escape(line)) for line in caption.split("\n")),
+        (" " if lang == "en" else "").join(element("span", escape(line)) for line in caption.split("\n")),
     )
 
 
@@ -301,13 +303,13 @@ def _symbols(block: Composed, device: str, dtype: str) -> set[str]:
     return {str(s) for kept in block.claim(device, dtype) for s in kept.nbytes.free_symbols} | {"D"}
 
 
-def _new_ones(block: Composed, device: str, dtype: str) -> Iterator[int]:
-    """Of each part, how many storages it is the first to keep."""
+def _new_ones(block: Composed, device: str, dtype: str) -> Iterator[tuple[Part, int]]:
+    """Each part, and how many storages it is the first to keep."""
     seen: set[str] = set()
     for part in block.parts:
         new = {s.name for s in part.claim(device, dtype) if s.cls in ON_DEVICE} - seen
         seen |= new
-        yield len(new)
+        yield part, len(new)
 
 
 def _place(part: Part, name: str = "") -> str:
@@ -321,7 +323,7 @@ def _part_name(part: Part, lang: str, y: float) -> str:
     lines = _wrapped(part.layer.title[lang])
     text = element(
         "text",
-        *(element("tspan", escape(line), x="0", dy=0 if n == 0 else 13) for n, line in enumerate(lines)),
+        *(element("tspan", escape(line), x="0", dy=LETTERS * bool(n)) for n, line in enumerate(lines)),
         y=y + 16,
         class_="part",
     )

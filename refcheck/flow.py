@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from sympy import S, sympify
+from sympy import Expr, Indexed, S, sympify
 
 from refcheck.arrays import Array, variable
 from refcheck.spec import Pair
@@ -41,7 +41,13 @@ def made_from(pair: Pair) -> Edges:
     def made(kept: str) -> Callable[[dict[str, Any]], Array]:
         return lambda watched: pair.forward(**watched, **scalars)[1][kept]
 
-    return {kept: _seen(inputs, made(kept)) for kept in pair.needed}
+    def idle(kept: str) -> set[str]:
+        """Inputs that are looked at for their dtype only, as x in x·0 + 1: no entry mentions them."""
+        entry = _entry(pair.symbolic[1][kept])
+        mentioned = {str(i.base) for i in entry.atoms(Indexed)} | {str(s) for s in entry.free_symbols}
+        return {name for name, i in pair.inputs.items() if i.continuous} - mentioned
+
+    return {k: tuple(n for n in _seen(inputs, made(k)) if n not in idle(k)) for k in pair.needed}
 
 
 def _seen(arrays: Mapping[str, Any], make: Callable[[dict[str, Any]], Array]) -> tuple[str, ...]:
@@ -56,5 +62,10 @@ def _seen(arrays: Mapping[str, Any], make: Callable[[dict[str, Any]], Array]) ->
         return Array(array.shape, entry)
 
     made = make({name: watch(name, a) if isinstance(a, Array) else a for name, a in arrays.items()})
-    made.entry(*(S.Zero if n == 1 else fresh(n) for n in made.shape))
+    _entry(made)
     return tuple(name for name in arrays if name in seen)
+
+
+def _entry(a: Array) -> Expr:
+    """An entry of it, any."""
+    return sympify(a.entry(*(S.Zero if n == 1 else fresh(n) for n in a.shape)))
