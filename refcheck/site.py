@@ -110,7 +110,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         texts = {lang: Path(page.file.abs_src_path or "").read_text(), TWIN[lang]: twin.read_text()}
         for difference in parity(texts["zh"], texts["en"]):
             complain(page, f"the languages differ: {difference}")
-    page.meta["layer"] = head(LAYER.get(page.file.src_uri), config)
+    if layer := LAYER.get(page.file.src_uri):
+        page.meta["tags"] = [layer.id]  # to search, what stands first
+    page.meta["layer"] = head(layer, config)
     return one_session(fill(markdown, page, lang), page.file.src_uri)
 
 

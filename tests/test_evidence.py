@@ -231,7 +231,7 @@ def test_the_hash_follows_the_layers_that_a_layer_is_made_from(tmp_path, monkeyp
     assert changed == {
         *("dropout", "attention-dropout", "ffn-dropout"),  # instances
         *("sdpa", "gqa", "lora"),  # call it, or one that does
-        *("gpt2", "llama3", "qwen3"),  # blocks made of these
+        *("gpt2", "article", "llama3", "qwen3"),  # blocks made of these
     }
 
 

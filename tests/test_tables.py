@@ -10,16 +10,17 @@ import pytest
 import torch
 from sympy import Integer, ceiling, expand, symbols, sympify
 
-from refcheck import rows, tables
+from refcheck import check, cite, rows, tables
 from refcheck.blocks import BLOCKS
-from refcheck.evidence import ROOT, parse, read_all
+from refcheck.evidence import ROOT, Record, Row, parse, read_all, source_hash
 from refcheck.layers import LAYERS
+from refcheck.measure import sizes_of
 from refcheck.notation import human, shape_of, tex
-from refcheck.saved import device_bytes, host_bytes
+from refcheck.saved import Allocated, Run, device_bytes, host_bytes, on
 from refcheck.sizes import DTYPES, ITEMSIZE, B, D, M, T, at_sizes, d, g, h
 from refcheck.spec import absence
 from refcheck.tables import MODELS
-from refcheck.words import DEVICE, SHORT, WORDS
+from refcheck.words import CITE, DEVICE, SHORT, WORDS
 
 LANGS = pytest.mark.parametrize("lang", ["zh", "en"])
 EACH = pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.id)
@@ -163,10 +164,10 @@ def test_saved(layer, lang):
     for n, (implementation, text) in enumerate(zip(layer.implementations, sections[1::2], strict=True)):
         head, (*body, total) = cells(text)
         assert head[2:4] == ["CUDA (bf16)", "CPU (bf16)"]
-        prefix = "saved" if n == 0 else f"saved-{implementation.id}"
+        assert f'id="saved-{implementation.id}-total"' in total[0]
         for column, device in ((2, "cuda"), (3, "cpu")):
             kept = {s.name: s for s in claimed(implementation, device)}
-            shown = {re.match(r"`(.*?)`", row[0])[1]: row for row in body}
+            shown = {re.search(r"`(.*?)`", row[0])[1]: row for row in body}
             assert {name for name, row in shown.items() if row[column] != "—"} == kept.keys()
             for name, s in kept.items():
                 row = shown[name]
@@ -175,7 +176,8 @@ def test_saved(layer, lang):
                 assert unshape(row[1], lang) == tuple(map(same, s.shape))
                 also = ("，" if lang == "zh" else ", ") + WORDS[lang]["output"] if "output" in s.shared_with else ""
                 assert WORDS[lang][s.cls] + also in row[4].split(" · ")
-                assert f"`{s.node}.{s.attr}`" in row[5] and f"#{prefix}-{name} " in row[0]
+                assert f"`{s.node}.{s.attr}`" in row[5] and f"#saved-{implementation.id}-{name} " in row[0]
+                assert (f'<span id="saved-{name}"></span>' in row[0]) == (n == 0)
                 unneeded = {e.name for e in implementation.saves(device).without_need}
                 assert (".unneeded" in row[0]) >= (name in unneeded)
             if absence(implementation, device, "bfloat16"):
@@ -188,7 +190,7 @@ def test_saved(layer, lang):
 @EACH
 def test_needed(layer, lang):
     _, body = cells(tables.needed(layer, lang))
-    assert [row[0] for row in body] == [f"`{pair.id}`" for pair in layer.pairs]
+    assert [row[0] for row in body] == [f"`{pair.id}`{{ #needed-{pair.id} }}" for pair in layer.pairs]
     for row, pair in zip(body, layer.pairs, strict=True):
         listed = re.findall(r"`(\w+)`\{ \.needed \} (\$.*?\$|\S+)", row[1].replace("、", " "))
         wanted = {n: tuple(map(same, pair.symbolic[1][n].shape)) for n in pair.needed}
@@ -204,9 +206,11 @@ def test_nbytes(layer, lang):
     models = models_of(layer)
     assert head[2:] == ["bf16", "fp16", "fp32", *(f"{model}, bf16" for model in models)]
     shown = {}
-    for title, where, *row in body:
+    for cell, where, *row in body:
+        address, title = re.fullmatch(r'<span id="(bytes-[\w-]+)">(.*)</span>', cell).groups()
         for name in where.split(" = "):
             shown[title, name] = row
+        assert address.endswith(f"-{where.split(' = ')[0].lower()}")
     for i in layer.implementations:
         for device, name in DEVICE.items():
             if absence(i, device, "bfloat16"):
@@ -357,13 +361,30 @@ def test_a_record_that_lacks_an_implementation_stands_not_behind_it(records):
     assert {name for name, badge in shown.items() if " missing" in badge} == {"reference", "chunked"}
 
 
+def on_a_gpu(layer):
+    """A record as a GPU would have to write it, so that it agrees with what is claimed."""
+    trace = next(r for r in read_all().values() if r.environment.device == "cuda-trace")
+    found = []
+    for case in check.cases([layer], "cuda"):
+        _, implementation, dtype = case
+        runs = []
+        for sizes in sizes_of(implementation, "cuda"):
+            saved = tuple(
+                replace(s, shape=tuple(Integer(at_sizes(n, sizes)) for n in s.shape), nbytes=at_sizes(s.nbytes, sizes))
+                for s in implementation.claim("cuda", dtype)
+            )
+            kept = sum(s.nbytes for s in on("cuda", saved))
+            runs.append(Run(sizes, saved, allocator=Allocated(kept, 512 * len(saved))))
+        found.append(Row(*check.key(*case), source_hash(layer), tuple(runs)))
+    return Record(replace(trace.environment, device="cuda", gpu="GPU"), tuple(found))
+
+
 @LANGS
 def test_what_was_not_measured_on_a_gpu_says_so(records, lang):
     known = {n: r for n, r in read_all().items() if r.environment.device != "cuda"}
     records(known)
     assert WORDS[lang]["not on a GPU"] in tables.evidence(SOFTMAX, lang)
-    trace = next(r for r in known.values() if r.environment.device == "cuda-trace")
-    records(known | {"gpu": replace(trace, environment=replace(trace.environment, device="cuda", gpu="GPU"))})
+    records(known | {"gpu": on_a_gpu(SOFTMAX)})
     assert WORDS[lang]["not on a GPU"] not in tables.evidence(SOFTMAX, lang)
 
 
@@ -378,10 +399,10 @@ def test_the_words_for_what_is_missing():
 
 @LANGS
 def test_the_citation_has_the_newest_date_and_the_version(lang):
-    text = tables.cite(SOFTMAX, lang)
+    text = cite.cite(SOFTMAX, lang)
     newest = max(r.environment.date for r in read_all().values())
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert f"year = {{{newest[:4]}}}" in text and f"Version {version}," in text
+    assert f"year = {{{newest[:4]}}}" in text and f"{CITE[lang]['version']} {version}" in text
     assert ("en/" if lang == "en" else "") + "layers/softmax/" in text
 
 

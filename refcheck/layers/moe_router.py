@@ -9,13 +9,13 @@ from refcheck.spec import Implementation, Input, Layer, Pair, Saves, activation
 def forward(r, choice):
     pi = softmax.forward(r)[0]  # (B, T, E)
     top = einsum("bte,btje->btj", pi, one_hot(choice, r.shape[-1]))  # those of the k chosen experts
-    total = top.sum(axis=-1, keepdims=True)
-    return top / total, dict(pi=pi, choice=choice, top=top, total=total)
+    pi_C = top.sum(axis=-1, keepdims=True)
+    return top / pi_C, dict(pi=pi, choice=choice, top=top, pi_C=pi_C)
 
 
 def backward(dalpha, s):
-    top, total = s["top"], s["total"]
-    dtop = dalpha / total - (dalpha * top).sum(axis=-1, keepdims=True) / total**2
+    top, pi_C = s["top"], s["pi_C"]
+    dtop = dalpha / pi_C - (dalpha * top).sum(axis=-1, keepdims=True) / pi_C**2
     dpi = scatter(dtop, s["choice"], s["pi"].shape[-1])
     return dict(r=through_softmax(dpi, s["pi"]))
 
@@ -74,8 +74,8 @@ def recover_from_logits(alpha, r):
 INDICES = "TopkBackward0.indices"
 FROM_ALL = Saves(
     ALL,
-    at=dict(pi="SoftmaxBackward0.result", choice=INDICES, top="DivBackward0.self", total="DivBackward0.other"),
-    dtypes=dict(pi="float32", top="float32", total="float32"),
+    at=dict(pi="SoftmaxBackward0.result", choice=INDICES, top="DivBackward0.self", pi_C="DivBackward0.other"),
+    dtypes=dict(pi="float32", top="float32", pi_C="float32"),
 )
 ALPHA = dict(alpha="float32")
 FROM_CHOSEN = Saves(CHOSEN, dict(choice=INDICES, alpha="SoftmaxBackward0.result"), ALPHA, returns=ALPHA)
