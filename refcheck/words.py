@@ -382,3 +382,40 @@ MUTANTS: Mapping[str, Mapping[str, str]] = {
         "calculator": "a form, axis, word or tensor that the calculator is given",
     },
 }
+
+VERSIONS: Mapping[str, Mapping[str, str]] = {
+    "zh": {
+        "version": "PyTorch",
+        "environment": "环境",
+        "rows": "行数",
+        "alike": "与最新版本相同",
+        "differ": "不同",
+        "lacks": "缺少的实现",
+        "record": "记录",
+        "layer": "层",
+        "implementation": "实现",
+        "in": "缺少它的版本",
+        "why": "原因",
+        "F.linear_cross_entropy is new in torch 2.13": "`F.linear_cross_entropy` 从 2.13 开始才有",
+        "this version of torch hides what a checkpoint keeps; only its own backward can read it": (
+            "这些版本里，checkpoint 留下的东西只有它自己的反向读得到，不重跑前向就看不见"
+        ),
+    },
+    "en": {
+        "version": "PyTorch",
+        "environment": "Environment",
+        "rows": "Rows",
+        "alike": "As in the newest",
+        "differ": "Different",
+        "lacks": "Implementations it lacks",
+        "record": "Record",
+        "layer": "Layer",
+        "implementation": "Implementation",
+        "in": "Lacking in",
+        "why": "Why",
+        "F.linear_cross_entropy is new in torch 2.13": "`F.linear_cross_entropy` is new in 2.13",
+        "this version of torch hides what a checkpoint keeps; only its own backward can read it": (
+            "these versions hide what a checkpoint keeps: it can't be seen without running the forward again"
+        ),
+    },
+}
