@@ -16,13 +16,15 @@ ORDER = ["B", "E", "g", "h", "T", "k", "d", "D", "M", "R", "V"]
 
 def tex(form: Expr | int) -> str:
     """A closed form in TeX, sizes in the order of the text: 2BTD + 8BT.  h·d is written D."""
-    terms = []
+    text = ""
     for number, powers in monomials(form):
         body = " ".join(_power(s, power) for s, power in powers if power > 0)
         under = " ".join(_power(s, -power) for s, power in powers if power < 0)
         below = f"{number.q if number.q != 1 else ''}{under}"
-        terms.append(f"{number.p if number.p != 1 or not body else ''}{body}" + (f" / {below}" if below else ""))
-    return " + ".join(terms)
+        term = f"{abs(number.p) if abs(number.p) != 1 or not body else ''}{body}" + (f" / {below}" if below else "")
+        sign = "-" if number.p < 0 else "+"
+        text += f" {sign} {term}" if text else term if sign == "+" else f"-{term}"
+    return text
 
 
 def monomials(form: Expr | int) -> Iterator[tuple[Expr, list[tuple[Expr, Expr]]]]:

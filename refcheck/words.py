@@ -419,3 +419,38 @@ VERSIONS: Mapping[str, Mapping[str, str]] = {
         ),
     },
 }
+
+RECONCILE: Mapping[str, Mapping[str, str]] = {
+    "zh": {
+        "source": "出处",
+        "block": "对照的块",
+        "formula": "它的公式",
+        "kept": "保存",
+        "at": "尺寸",
+        "says": "它算出",
+        "is": "保存",
+        "ratio": "比值",
+        "tensor": "张量",
+        "counted": "它计入",
+        "difference": "相差",
+        "not kept": "（不保存）",
+        "alike": "另有 {} 个张量，两边一样。合起来：",
+        "comma": "：",
+    },
+    "en": {
+        "source": "Source",
+        "block": "Block",
+        "formula": "Its formula",
+        "kept": "Kept",
+        "at": "Sizes",
+        "says": "It gives",
+        "is": "Kept",
+        "ratio": "Ratio",
+        "tensor": "Tensor",
+        "counted": "Counted",
+        "difference": "Difference",
+        "not kept": "(not kept)",
+        "alike": "Of {} more tensors both say the same. Together:",
+        "comma": ", ",
+    },
+}
