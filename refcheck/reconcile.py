@@ -94,7 +94,7 @@ def _sized(form: Expr) -> Expr:
 
 
 def published(lang: str) -> str:
-    """Every source beside its blocks: its closed form, what is kept, and the ratio of the two at a model's sizes."""
+    """Every source beside its blocks: its closed form, and at a model's sizes its bytes, those kept, and their ratio."""
     words, body = RECONCILE[lang], []
     for name, block, which in BESIDE:
         of, composed = source(name), implementation(block, which)
@@ -105,9 +105,9 @@ def published(lang: str) -> str:
         title = f"[{of.title}](#{name.removesuffix('-flash')})"
         where = f"{_block_title(block, lang)}{words['comma']}{composed.title[lang]}"
         numbers = [human(says), human(is_kept), f"{says / is_kept:.3f}"]
-        body.append([title, where, f"${tex(form)}$", f"${tex(kept)}$", AT[block], *numbers])
-    heads = [words[w] for w in ("source", "block", "formula", "kept", "at", "says", "is", "ratio")]
-    return table(heads, body, right=(5, 6, 7))
+        body.append([title, where, f"${tex(form)}$", AT[block], *numbers])
+    heads = [words[w] for w in ("source", "block", "formula", "at", "says", "is", "ratio")]
+    return table(heads, body, right=(4, 5, 6))
 
 
 def difference(lang: str, name: str, block: str, which: str) -> str:
@@ -121,11 +121,10 @@ def difference(lang: str, name: str, block: str, which: str) -> str:
         for item in differ
     ]
     total = expand(Add(*(item.difference for item in differ)))
+    sums = (_sized(of.published), truth(of, block, composed), total)
+    body.append([f"**{words['together']}**", *(f"${tex(form)}$" for form in sums)])
     heads = [words[w] for w in ("tensor", "counted", "kept", "difference")]
-    rows = table(heads, body, right=(1, 2, 3)) if differ else ""
-    alike = words["alike"].format(len(items) - len(differ))
-    fits = f"${tex(_sized(of.published))}$ + ($" + tex(total) + f"$) = ${tex(truth(of, block, composed))}$"
-    return f"{rows}\n{alike} {fits}\n{{ .total }}\n"
+    return f"{table(heads, body, right=(1, 2, 3))}\n{words['alike'].format(len(items) - len(differ))}\n"
 
 
 def _name(item: Item, words: Mapping[str, str]) -> str:

@@ -434,7 +434,8 @@ RECONCILE: Mapping[str, Mapping[str, str]] = {
         "counted": "它计入",
         "difference": "相差",
         "not kept": "（不保存）",
-        "alike": "另有 {} 个张量，两边一样。合起来：",
+        "together": "合计",
+        "alike": "另有 {} 个张量，两边一样，没有列出。",
         "comma": "：",
     },
     "en": {
@@ -450,7 +451,8 @@ RECONCILE: Mapping[str, Mapping[str, str]] = {
         "counted": "Counted",
         "difference": "Difference",
         "not kept": "(not kept)",
-        "alike": "Of {} more tensors both say the same. Together:",
+        "together": "Together",
+        "alike": "{} more tensors, not listed, are the same on both sides.",
         "comma": ", ",
     },
 }

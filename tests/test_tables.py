@@ -33,11 +33,12 @@ LONG = {short: long for long, short in SHORT.items()}
 def untex(text):
     r"""The closed form that `$2B T D + 8B \lceil T / 32 \rceil$` says."""
     total = Integer(0)
-    for term in text.strip("$").split(" + "):
+    for signed in re.sub(r" - ", " + -", text.strip("$")).split(" + "):
+        sign, term = (-1, signed[1:]) if signed.startswith("-") else (1, signed)
         over, *under = re.sub(r"\\lceil.*?\\rceil", "", term).split(" / ")
         rounded = re.findall(r"\\lceil (.*?) / (\d+) \\rceil", term)
         product = sympify(reduce(mul, (ceiling(untex(top) / int(bottom)) for top, bottom in rounded), Integer(1)))
-        total += product * _product(over) / reduce(mul, map(_product, under), Integer(1))
+        total += sign * product * _product(over) / reduce(mul, map(_product, under), Integer(1))
     return same(total)
 
 
