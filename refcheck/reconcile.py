@@ -94,7 +94,7 @@ def _sized(form: Expr) -> Expr:
 
 
 def published(lang: str) -> str:
-    """Every source beside its blocks: its closed form, and at a model's sizes its bytes, those kept, and their ratio."""
+    """Each source beside its blocks: its form, and at a model's sizes its bytes, those kept, and their ratio."""
     words, body = RECONCILE[lang], []
     for name, block, which in BESIDE:
         of, composed = source(name), implementation(block, which)
