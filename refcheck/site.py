@@ -25,7 +25,7 @@ from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from py_mini_racer import JSEvalException, MiniRacer
 
-from refcheck import calculator, cite, rows, slides, tables
+from refcheck import calculator, cite, reconcile, rows, slides, tables
 from refcheck.layers import LAYERS
 from refcheck.parity import parity
 from refcheck.spec import Layer
@@ -164,7 +164,7 @@ JINJA = jinja2.Environment(
 )
 
 
-TABLES = (tables, cite)
+TABLES = (tables, cite, reconcile)
 
 
 def names(lang: str, layer: Any = None) -> dict[str, Any]:
