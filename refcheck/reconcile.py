@@ -318,16 +318,15 @@ def counts(lang: str) -> str:
         body.append(
             [
                 f"[{case.count.title}](#{case.count.id})",
-                f"[{_block(case, lang)}](#{case.id})",
+                f"[{_block(case, lang)}](#{case.id})<br>{words['sizes of'].format(case.model)}",
                 f"${signed(case.published)}$",
-                case.model,
                 human(counted),
                 human(kept),
-                f"{counted / kept:.4f}",
+                f"{counted / kept:.3f}",
             ]
         )
-    head = [words[w] for w in ("source", "block", "count", "sizes of", "counted", "truly", "ratio")]
-    return table(head, body, right=(4, 5, 6))
+    head = [words[w] for w in ("source", "block", "count", "counted", "truly", "ratio")]
+    return table(head, body, right=(3, 4, 5))
 
 
 def published(lang: str, source: str) -> str:

@@ -96,30 +96,30 @@ CORE = ("softmax", "softmax-mask", "dropped")  # what selective recomputation ma
 FOUR = {M: 4 * D}
 PAPER_READ = dict(
     zh="未读到原文；各项取自一篇博客抄录的表，总和由多处引用佐证",
-    en="the paper itself not read; terms from a copy of its table in a blog, sums borne out by several that cite them",
+    en="The paper itself not read; terms from a copy of its table in a blog, sums borne out by several that cite them",
 )
 
 
 KORTHIKANTI = Count(
     "korthikanti",
-    "Korthikanti et al. 2022",
+    "Korthikanti et al.",
     r"sbh\left(34 + 5\frac{as}{h}\right)",
     34 * TOKENS * D + 5 * SCORES,
     _paper(2, 4 * D),
-    dict(zh="arXiv:2205.05198，4.1 节", en="arXiv:2205.05198, section 4.1"),
+    dict(zh="arXiv:2205.05198（2022），4.1 节", en="arXiv:2205.05198 (2022), section 4.1"),
     PAPER_READ,
     FOUR,
 )
 
 SELECTIVE = Count(
     "selective",
-    "Korthikanti et al. 2022, selective",
+    "Korthikanti et al., selective",
     r"34\,sbh",
     34 * TOKENS * D,
     _without(_paper(2, 4 * D), *CORE),
     dict(
-        zh="arXiv:2205.05198，表 2，选择性重算，不作并行",
-        en="arXiv:2205.05198, table 2, selective recomputation, no parallelism",
+        zh="arXiv:2205.05198（2022），表 2，选择性重算，不作并行",
+        en="arXiv:2205.05198 (2022), table 2, selective recomputation, no parallelism",
     ),
     PAPER_READ,
     FOUR,
@@ -135,7 +135,7 @@ MEGATRON = Count(
         zh="`megatron/training/theoretical_memory_usage.py`，`compute_activation_memory`，提交 `00caa53a`",
         en="`megatron/training/theoretical_memory_usage.py`, `compute_activation_memory`, commit `00caa53a`",
     ),
-    dict(zh="代码已读；各项按它引用的表 2", en="code read; terms after table 2, which it cites"),
+    dict(zh="代码已读；各项按它引用的表 2", en="Code read; terms after table 2, which it cites"),
 )
 
 COOKBOOK = Count(
@@ -150,7 +150,7 @@ COOKBOOK = Count(
     ),
     dict(
         zh="代码已读；注释把出处写成 ZeRO 的论文，各项按 Korthikanti 等人推广到 $p$",
-        en="code read; its comment names the paper on ZeRO, the terms are those of Korthikanti et al. with $p$",
+        en="Code read; its comment names the paper on ZeRO, the terms are those of Korthikanti et al. with $p$",
     ),
     FOUR,
 )
@@ -167,7 +167,7 @@ PLAYBOOK = Count(
     ),
     dict(
         zh="读的是一份转录；推导处引 Korthikanti 等人，例子是 Llama",
-        en="read in a copy; it refers to Korthikanti et al. for the derivation, and its example is Llama",
+        en="Read in a copy; it refers to Korthikanti et al. for the derivation, and its example is Llama",
     ),
     FOUR,
 )
@@ -191,7 +191,7 @@ ANALYSIS_AT = dict(
 )
 ANALYSIS_READ = dict(
     zh="代码已读；它不给各项命名，名字按其文档串与 Korthikanti 等人",
-    en="code read; it names no terms, the names are after its docstrings and Korthikanti et al.",
+    en="Code read; it names no terms, the names are after its docstrings and Korthikanti et al.",
 )
 ANALYSIS_FLASH = Count(
     "llm-analysis",
@@ -294,7 +294,7 @@ SIMUMAX = Count(
     ),
     dict(
         zh="代码已读（归一化、线性层、注意力、SwiGLU）；它逐模块累加，总式由各模块相加写出",
-        en="code read (norm, linear layers, attention, SwiGLU); it adds module by module, the sum is written out here",
+        en="Code read (norm, linear layers, attention, SwiGLU); it adds module by module, the sum is written out here",
     ),
 )
 
