@@ -32,6 +32,7 @@ from refcheck import (
     origin,
     pages,
     prove,
+    reconcile,
     report,
     rows,
     tables,
@@ -258,6 +259,9 @@ def _drifts(args: argparse.Namespace) -> list[check.Drift]:
     judged = [] if args.layer else errata.mistakes()
     mend = "look at refcheck/errata.py"
     wrong = [check.Drift(m.entry, "", "", check.PAGE, "", "erratum", m.what, m.instead, mend) for m in judged]
+    unnamed = [] if args.layer else reconcile.mistakes()
+    look = "look at refcheck/reconcile.py"
+    wrong += [check.Drift(at, "", "", check.PAGE, "", "difference", "every byte named", m, look) for at, m in unnamed]
     return recorded + list(pages.check_pages(_layers(args))) + wrong
 
 

@@ -1,6 +1,7 @@
 """The ledger against a census that shares nothing with it: no hooks, no walk, only what is freed with the graph."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,11 @@ from torch.utils._pytree import tree_iter
 from torch.utils.checkpoint import checkpoint
 
 import refcheck
+from refcheck.blocks import BLOCKS
+from refcheck.measure import SIZES as SMALL
 from refcheck.measure import Unavailable, available
+from refcheck.saved import ON_DEVICE
+from refcheck.sizes import at_sizes
 from refcheck.trace import Device, running
 
 
@@ -186,3 +191,63 @@ def test_model_of_transformers(name, attention, device, dtype):
         return model(input_ids=ids, labels=ids, use_cache=False).loss, model
 
     compare(case, device, dtype)
+
+
+# --- torch's own tracker of memory ------------------------------------------------------------------------------------
+
+
+class Whole(nn.Module):
+    """A block as a module, so that the tracker can tell parameters and buffers from the rest."""
+
+    def __init__(self, whole, sizes):
+        super().__init__()
+        self.whole = whole
+        for name, given in whole.given.items():
+            tensor = torch.randn([at_sizes(n, sizes) for n in given.shape])
+            if given.cls == "parameter":
+                self.register_parameter(name, nn.Parameter(tensor))
+            elif given.cls == "buffer":
+                self.register_buffer(name, tensor)
+
+    def forward(self, x):
+        return self.whole.run(x, **dict(self.named_parameters()), **dict(self.named_buffers()), **self.whole.scalars)
+
+
+def tracked(whole, sizes):
+    """What MemTracker counts as activations after the forward, and how long the output's storage is, in bytes."""
+    tools = pytest.importorskip("torch.distributed._tools.mem_tracker", reason="this torch has no MemTracker")
+    torch.manual_seed(0)
+    model = Whole(whole, sizes)
+    x = torch.randn([at_sizes(n, sizes) for n in whole.given["x"].shape], requires_grad=True)
+    tracker = tools.MemTracker()
+    tracker.track_external(model, x)
+    with tracker:
+        y = model(x)
+    counted = tracker.get_tracker_snapshot()[torch.device("cpu")]
+    return counted[tools._MemRefType.ACT], y.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize("sizes", SMALL[:2], ids=str)
+@pytest.mark.parametrize(
+    "whole", [i for block in BLOCKS for i in block.implementations], ids=lambda i: f"{i.run.__module__[16:]}-{i.id}"
+)
+def test_torch_s_tracker_of_memory_counts_the_ledger(whole, sizes):
+    """Two differences, both by definition: what came from outside is no activation there, the block's output is one."""
+    kept = {s.name: at_sizes(s.nbytes, sizes) for s in whole.claim("cpu", "float32") if s.cls in ON_DEVICE}
+    outside = {s.name for s in whole.claim("cpu", "float32") if s.cls in ("input", "buffer")}
+    assert outside == {"x"} | ({"cos", "sin"} & kept.keys())
+    counted, output = tracked(whole, sizes)
+    assert counted == sum(kept.values()) - sum(kept[name] for name in outside) + output
+
+
+def test_torch_s_tracker_of_memory_notices_what_a_block_keeps_besides():
+    (whole,) = BLOCKS[0].implementations
+
+    held = []
+
+    def run(x, **given):
+        held.append(x * 2)
+        return whole.run(x, **given)
+
+    more = tracked(replace(whole, run=run), SMALL[0])[0] - tracked(whole, SMALL[0])[0]
+    assert more == held[0].untyped_storage().nbytes() > 0
