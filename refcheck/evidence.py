@@ -204,6 +204,8 @@ def parse(text: str) -> Expr:
                 return ceiling(value(inner))
         raise ValueError(f"{text!r} is no closed form in the sizes")
 
+    if not re.fullmatch(r"[A-Za-z0-9_ +*/(),-]+", text):  # no second line, no comment
+        raise ValueError(f"{text!r} is no closed form in the sizes")
     try:
         form = value(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
