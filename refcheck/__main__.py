@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import json
 import sys
 import time
@@ -49,6 +51,7 @@ EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; 0 if all holds, 1 if something does not, 2 if it can't be tried."""
+    _printable()
     args = _parser().parse_args(argv)
     try:
         if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
@@ -67,6 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("refcheck: interrupted; nothing was half-written", file=sys.stderr)
         return 130
+
+
+def _printable() -> None:
+    """Makes standard output take every character: UTF-8 where the locale knows ASCII only, else ``\\u2192`` for →."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+            if codecs.lookup(stream.encoding).name == "ascii":
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,7 +160,8 @@ def _write(target: str | None, text: str) -> None:
 
 
 def _write_json(args: argparse.Namespace, facts: Any) -> None:
-    _write(args.json, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    escaped = args.json == "-" and codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
+    _write(args.json, json.dumps(facts, indent=1, ensure_ascii=escaped) + "\n")
 
 
 def _prove(args: argparse.Namespace) -> int:
@@ -220,13 +233,14 @@ def _measure(args: argparse.Namespace) -> int:
         drifts += [outcome for outcome in outcomes if isinstance(outcome, check.Drift)]
         fresh = evidence.Record(evidence.here(device), rows, missing)
         path = evidence.FOLDER / f"{fresh.environment.name}.json"
-        old = evidence.read(path) if path.exists() else None
-        record = evidence.merge(old, fresh, known)
-        if old and evidence.same(old, record):
-            _say(args, f"{path.name}: as it was")
-        elif record.rows:
-            _say(args, f"{path.name}: written, {len(rows)} of its {len(record.rows)} rows measured now")
-            evidence.write(record)
+        with evidence.locked(evidence.FOLDER):  # another `measure` may have added rows in the meantime
+            old = evidence.read(path) if path.exists() else None
+            record = evidence.merge(old, fresh, known)
+            if old and evidence.same(old, record):
+                _say(args, f"{path.name}: as it was")
+            elif record.rows:
+                _say(args, f"{path.name}: written, {len(rows)} of its {len(record.rows)} rows measured now")
+                evidence.write(record)
         facts.append(json.loads(evidence.to_json(record)))
     _write_json(args, facts)
     return _report(args, drifts)

@@ -12,8 +12,10 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -202,6 +204,8 @@ def parse(text: str) -> Expr:
                 return ceiling(value(inner))
         raise ValueError(f"{text!r} is no closed form in the sizes")
 
+    if not re.fullmatch(r"[A-Za-z0-9_ +*/(),-]+", text):  # no second line, no comment
+        raise ValueError(f"{text!r} is no closed form in the sizes")
     try:
         form = value(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
@@ -287,6 +291,8 @@ def _read_saved(data: Any, where: str) -> Saved:
         raise ValueError(f"{where}: unknown dtype {dtype!r} or class {cls!r}")
     if not all(isinstance(s, str) for s in [*shape, *shared]):
         raise ValueError(f"{where}: shape and shared_with are lists of text")
+    if not all(s.isprintable() for s in (name, node, attr, *shared)):
+        raise ValueError(f"{where}: a name or a place of it can't be printed")
     return Saved(name, node, attr, tuple(map(parse, shape)), dtype, parse(nbytes), cls, tuple(shared))
 
 
@@ -305,8 +311,10 @@ def _read_run(data: Any, where: str, device: str) -> Run:
     ):
         if expand(total - parse(stated)) != 0:
             raise ValueError(f"{where}: {name} is {stated}, but its own rows add up to {expand(total)}")
-    if not all(isinstance(n, int) and n > 0 for n in sizes.values()):
-        raise ValueError(f"{where}: sizes are whole numbers above 0")
+    if not all(re.fullmatch("[A-Za-z]", name) and type(n) is int and n > 0 for name, n in sizes.items()):
+        raise ValueError(f"{where}: sizes are letters, and whole numbers above 0")
+    if not all(isinstance(guard, str) and guard.isprintable() for guard in guards):
+        raise ValueError(f"{where}: guards are lines of text")
     return run
 
 
@@ -333,8 +341,15 @@ def _closed(allocator: Allocated, saved: Iterable[Saved], device: str, where: st
         raise ValueError(f"{where}: {allocator.allocated} bytes can't have been set aside for all, but {least}")
 
 
+def _check_key(layer: str, implementation: str, dtype: str) -> None:
+    """Raises ValueError for what can't be the name of a row: it is shown where it isn't known."""
+    if dtype not in ITEMSIZE or not all(re.fullmatch(ID, name) for name in (layer, implementation)):
+        raise ValueError(f"a row is called {layer!r:.40} {implementation!r:.40} {dtype!r:.40}")
+
+
 def _read_missing(data: Any, device: str) -> Missing:
     missing = Missing(*_take(data, "missing", layer=str, implementation=str, dtype=str, reason=str))
+    _check_key(*missing.key)
     if device != "cuda" or not missing.reason.strip():
         raise ValueError(f"{' '.join(missing.key)} is missing, and {device} can run it, or no reason is given")
     return missing
@@ -345,9 +360,24 @@ def _read_row(data: Any, n: int, device: str) -> Row:
         data, f"row {n}", layer=str, implementation=str, dtype=str, source=str, runs=list
     )
     where = f"{layer} {implementation} {dtype}"
+    _check_key(layer, implementation, dtype)
+    if not re.fullmatch(r"[0-9a-f]{16}", source):
+        raise ValueError(f"{where}: source is {source!r:.40}, no hash")
     if not runs:
         raise ValueError(f"{where}: no runs")
     return Row(layer, implementation, dtype, source, tuple(_read_run(run, where, device) for run in runs))
+
+
+# How an environment writes itself; these come out on pages, so that nothing of HTML, Markdown or TeX is let in.
+WRITTEN = {
+    "torch": r"\d+\.\d+[\w.]*",
+    "python": r"\d+\.\d+[\w.+]*",
+    "cuda": r"\d+(\.\d+)*",
+    "gpu": r"\w[\w ./()+-]*",
+    "driver": r"\d[\w.]*",
+    "platform": r"\w[\w.-]*",
+}
+ID = r"[a-z0-9]+([-_][a-z0-9]+)*"  # of a layer or an implementation
 
 
 def _check(where: Environment) -> None:
@@ -360,9 +390,9 @@ def _check(where: Environment) -> None:
         raise ValueError(f"its date is {where.date!r}") from None
     if where.commit is not None and not re.fullmatch(COMMIT, where.commit):
         raise ValueError(f"its commit is {where.commit!r}")
-    for name in ("torch", "python"):
-        if not re.match(r"\d+\.\d+", getattr(where, name)):
-            raise ValueError(f"its {name} is {getattr(where, name)!r}")
+    for name, pattern in WRITTEN.items():
+        if (value := getattr(where, name)) is not None and not re.fullmatch(pattern, value, re.A):
+            raise ValueError(f"its {name} is {value!r}")
     possible = {"cpu": (), "cuda-trace": ("cuda",), "cuda": ("cuda", "gpu", "driver")}[where.device]
     if stray := [n for n in ("cuda", "gpu", "driver") if getattr(where, n) is not None and n not in possible]:
         raise ValueError(f"its device is {where.device}, which has no {stray[0]}")
@@ -436,6 +466,29 @@ def write(record: Record, folder: Path = FOLDER) -> Path:
     except OSError as error:
         raise Problem(f"can't write {path}: {error.strerror}; make the folder writable and measure again") from None
     return path
+
+
+@contextmanager
+def locked(folder: Path = FOLDER) -> Iterator[None]:
+    """Lets one process at a time read, merge and write the records of a folder; the others wait.
+
+    The lock is on the folder itself: no file is left behind, and it ends with the process, however that ends.
+    """
+    import fcntl
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise Problem(f"can't open {folder}: {error.strerror}; make it a folder that can be written to") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems; what is measured must not be lost for that
+            print(f"{folder} can't be locked: {error.strerror}; let no other measurement write to it", file=sys.stderr)
+        yield
+    finally:
+        os.close(handle)
 
 
 def replace(path: Path, text: str) -> None:

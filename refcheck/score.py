@@ -82,6 +82,9 @@ def read(path: Path) -> Score:
         words = [getattr(s, f.name) for s in score.survivors for f in fields(s)] + [*score.parts.values(), score.date]
         if not all(isinstance(w, str) for w in words) or not all(type(n) is int for n in score.made.values()):
             raise ValueError("a field is of another type")
+        odd = {kind for kind in score.made if not re.fullmatch("[a-z]+((-|,? )[a-z]+)*", kind)}
+        if unknown := odd | score.parts.keys() - PARTS.keys():
+            raise ValueError(f"it speaks of {', '.join(sorted(map(repr, unknown)))}")
         datetime.strptime(score.date, "%Y-%m-%d")
         if score.commit is not None and not re.fullmatch(COMMIT, score.commit):
             raise ValueError(f"its commit is {score.commit!r}")

@@ -187,6 +187,9 @@ def test_closed_forms_are_read(form, text):
         "B**99",
         "lambda: 0",
         "B if T else D",
+        "B # and a comment",
+        "B\n",
+        "Ｂ",
     ],
 )
 def test_nothing_else_is_read(text):
