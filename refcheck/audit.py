@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 
 from refcheck import Problem
 from refcheck.book import Ledger
@@ -48,13 +49,31 @@ def record(
     sizes = _sizes(case, where, symbolic, arguments)
     available(where)
     with _random_state_kept():
+        hooks = True
         try:
-            led = _record(case, where, kind, arguments, sizes, hooks=True)
+            led = _record(case, where, kind, arguments, sizes, hooks)
         except Problem as problem:
             if "saved tensor hooks" not in str(problem.__cause__):
                 raise
-            led = _record(case, where, kind, arguments, sizes, hooks=False)  # torch.func doesn't run under any hooks
+            hooks = False  # torch.func doesn't run under any hooks
+            led = _record(case, where, kind, arguments, sizes, hooks)
+        if sizes and led.notes:
+            led = _less_pinned(led, lambda: _record(case, where, kind, arguments, sizes, hooks))
     return _strictly(led) if strict else led
+
+
+def _less_pinned(led: Ledger, again: Callable[[], Ledger]) -> Ledger:
+    """The ledger, or that of a run with torch's composed operators in Python, where their C++ alone pins a size.
+
+    At the given sizes the two must agree.
+    """
+    try:
+        with enable_python_dispatcher():
+            freer = again()
+    except Problem:
+        return led
+    numbers = [(x.nbytes, x.host_nbytes, x.by_class()) for x in (led, freer)]
+    return freer if len(freer.notes) < len(led.notes) and numbers[0] == numbers[1] else led
 
 
 def _record(

@@ -44,6 +44,9 @@ def add_parser(commands: Any, devices: Iterable[str], dtypes: Iterable[str]) -> 
         metavar="NAME,NAME",
         help="arguments that become symbols on cuda-trace: bytes as closed forms in them",
     )
+    parser.add_argument(
+        "--layers", metavar="NAME", help="the argument that counts layers: run it at 1, 2 and 3, say bytes as a*L + c"
+    )
     parser.add_argument("--strict", action="store_true", help="stop where another run than the one asked for was seen")
     parser.add_argument("--json", metavar="FILE", help="write the ledger as JSON; - for standard output")
     parser.add_argument("--html", metavar="FILE", help="write the ledger as one HTML file with a treemap")
@@ -54,8 +57,10 @@ def add_parser(commands: Any, devices: Iterable[str], dtypes: Iterable[str]) -> 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the audit; 0, or 1 if it differs from the lock.  Raises `Problem`."""
-    from refcheck import audit, audit_html, audit_lock
+    from refcheck import audit, audit_html, audit_lock, depth
 
+    if args.layers and (args.write or args.check or args.html):
+        raise Problem("--layers says how bytes grow with depth: audit without it for --write, --check or --html")
     lock = audit_lock.read(Path(args.check)) if args.check else None
     target = args.target or (lock.target if lock else None)
     if not target:
@@ -69,6 +74,15 @@ def run(args: argparse.Namespace) -> int:
     _accepts(case, target, arguments)
     if args.json != "-":
         print(f"running {target} on {device} in {dtype}", file=sys.stderr, flush=True)
+    if args.layers:
+        with _attention(args.attention):
+            found = depth.by_depth(
+                case, args.layers, device, dtype, arguments=arguments, strict=args.strict, symbolic=symbolic
+            )
+        _put(args.json, found.to_json())
+        if args.json != "-":
+            print(found)
+        return 0
     with _attention(args.attention):
         led = audit.record(case, device, dtype, arguments=arguments, strict=args.strict, symbolic=symbolic)
     _put(args.json, led.to_json())
