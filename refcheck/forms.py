@@ -13,7 +13,8 @@ from refcheck.notation import ORDER, RAISED
 
 def at(form: Expr, sizes: Mapping[str, int]) -> int:
     """The value of a closed form at given sizes.  Raises `Problem` if it is no whole number there."""
-    value = sympify(form).xreplace({s: Integer(sizes[s.name]) for s in form.free_symbols if s.name in sizes})
+    form = sympify(form)
+    value = form.xreplace({s: Integer(sizes[s.name]) for s in form.free_symbols if s.name in sizes})
     if not value.is_Integer:
         raise Problem(f"{text(form)} is {value} at these sizes: give every size that it names, as a whole number")
     return int(value)
