@@ -6,9 +6,13 @@ class Problem(Exception):
 
 
 def __getattr__(name: str) -> object:
-    """``record``, ``ledger`` and ``Ledger``, imported when first asked for: `import refcheck` alone stays light."""
+    """The audit's own names, imported when first asked for: `import refcheck` alone stays light."""
     if name in ("record", "ledger", "Ledger"):
         from refcheck import audit
 
         return getattr(audit, name)
+    if name == "by_depth":
+        from refcheck import depth
+
+        return depth.by_depth
     raise AttributeError(f"module 'refcheck' has no attribute {name!r}")

@@ -32,12 +32,20 @@ def add_parser(commands: Any, devices: Iterable[str], dtypes: Iterable[str]) -> 
         action="append",
         default=[],
         metavar="SHAPE[:DTYPE]",
-        help="an input of a module's forward, as in 2,16,64 or 2,16:int64; may be repeated",
+        help="an input of a module's forward, as in 2,16,64 or 2,16:int64 or B,T,64 with --arg B=2; may be repeated",
     )
     parser.add_argument("--device", choices=tuple(devices), help="cuda-trace, if not given")
     parser.add_argument("--dtype", choices=tuple(dtypes), help="bfloat16, if not given")
     parser.add_argument(
         "--attention", choices=PATHS, help="the path of scaled_dot_product_attention: without a GPU none is chosen"
+    )
+    parser.add_argument(
+        "--symbolic",
+        metavar="NAME,NAME",
+        help="arguments that become symbols on cuda-trace: bytes as closed forms in them",
+    )
+    parser.add_argument(
+        "--layers", metavar="NAME", help="the argument that counts layers: run it at 1, 2 and 3, say bytes as a*L + c"
     )
     parser.add_argument("--strict", action="store_true", help="stop where another run than the one asked for was seen")
     parser.add_argument("--json", metavar="FILE", help="write the ledger as JSON; - for standard output")
@@ -49,8 +57,10 @@ def add_parser(commands: Any, devices: Iterable[str], dtypes: Iterable[str]) -> 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the audit; 0, or 1 if it differs from the lock.  Raises `Problem`."""
-    from refcheck import audit, audit_html, audit_lock
+    from refcheck import audit, audit_html, audit_lock, depth
 
+    if args.layers and (args.write or args.check or args.html):
+        raise Problem("--layers says how bytes grow with depth: audit without it for --write, --check or --html")
     lock = audit_lock.read(Path(args.check)) if args.check else None
     target = args.target or (lock.target if lock else None)
     if not target:
@@ -59,12 +69,22 @@ def run(args: argparse.Namespace) -> int:
     inputs = args.input or (list(lock.inputs) if lock else [])
     device = args.device or (lock.device if lock else "cuda-trace")
     dtype = args.dtype or (lock.dtype if lock else "bfloat16")
+    symbolic = args.symbolic.split(",") if args.symbolic else []
     case = _case(_load(target), target, inputs)
     _accepts(case, target, arguments)
     if args.json != "-":
         print(f"running {target} on {device} in {dtype}", file=sys.stderr, flush=True)
+    if args.layers:
+        with _attention(args.attention):
+            found = depth.by_depth(
+                case, args.layers, device, dtype, arguments=arguments, strict=args.strict, symbolic=symbolic
+            )
+        _put(args.json, found.to_json())
+        if args.json != "-":
+            print(found)
+        return 0
     with _attention(args.attention):
-        led = audit.record(case, device, dtype, arguments=arguments, strict=args.strict)
+        led = audit.record(case, device, dtype, arguments=arguments, strict=args.strict, symbolic=symbolic)
     _put(args.json, led.to_json())
     if args.html:
         _put(args.html, audit_html.page(led, f"{target}, {device}, {dtype}"))
@@ -164,31 +184,35 @@ def _case(found: Any, target: str, inputs: list[str]) -> Callable[..., Any]:
     if not inputs:
         raise Problem(f"{target} is a module: say what its forward gets, as in --input 2,16,64 or --input 2,16:int64")
     given = [_shape(text) for text in inputs]
+    names = list(dict.fromkeys(n for shape, _ in given for n in shape if isinstance(n, str)))
 
     def case(device: Any, dtype: Any, **arguments: Any) -> Any:
+        sizes = {name: arguments.pop(name) for name in names}
         module = found(**arguments).to(device=device, dtype=dtype)
-        return module(*(_tensor(shape, kind or dtype, device) for shape, kind in given)), module
+        shapes = ((tuple(sizes[n] if isinstance(n, str) else n for n in shape), kind) for shape, kind in given)
+        return module(*(_tensor(shape, kind or dtype, device) for shape, kind in shapes)), module
 
     case.__name__ = found.__name__
-    case.__signature__ = _signature(found)  # type: ignore[attr-defined]
+    case.__signature__ = _signature(found, names)  # type: ignore[attr-defined]
     return case
 
 
-def _shape(text: str) -> tuple[tuple[int, ...], Any]:
+def _shape(text: str) -> tuple[tuple[int | str, ...], Any]:
+    """Lengths, or the names of sizes, and the dtype of an input."""
     import torch
 
     sizes, _, kind = text.partition(":")
     dtype = getattr(torch, kind, None) if kind else None
     try:
-        shape = tuple(int(n) for n in sizes.split(","))
+        shape = tuple(n if n.isidentifier() else int(n) for n in map(str.strip, sizes.split(",")))
     except ValueError:
         shape = (-1,)
-    if min(shape) < 0 or (kind and not isinstance(dtype, torch.dtype)):
+    if any(isinstance(n, int) and n < 0 for n in shape) or (kind and not isinstance(dtype, torch.dtype)):
         raise Problem(f"--input {text!r} is not SHAPE or SHAPE:DTYPE, as in 2,16,64 or 2,16:int64")
     return shape, dtype
 
 
-def _tensor(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
+def _tensor(shape: tuple[Any, ...], dtype: Any, device: Any) -> Any:
     """Random numbers that require grad, as within a model; zeros where the dtype has no gradient."""
     import torch
 
@@ -197,14 +221,19 @@ def _tensor(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
     return torch.zeros(shape, device=device, dtype=dtype)
 
 
-def _signature(found: Any) -> inspect.Signature:
-    """What a module's class takes, after the device and dtype that every case takes."""
+def _signature(found: Any, names: Iterable[str]) -> inspect.Signature:
+    """What a module's class takes, after the device and dtype that every case takes, and the named sizes of inputs.
+
+    Raises `Problem` if the class takes an argument of such a name.
+    """
     first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("device_", "dtype_")]
     own = [p.replace(kind=p.kind) for p in inspect.signature(found).parameters.values()]
     keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    return inspect.Signature(
-        first + [p if p.kind in keyword else p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.kind != 2]
-    )
+    own = [p if p.kind in keyword else p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.kind != 2]
+    if taken := {p.name for p in own}.intersection(names):
+        raise Problem(f"{found.__name__} itself takes {', '.join(sorted(taken))}: name the size of the input otherwise")
+    sizes = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    return inspect.Signature([*first, *sizes, *own])
 
 
 def _accepts(case: Callable[..., Any], target: str, arguments: dict[str, Any]) -> None:

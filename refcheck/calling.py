@@ -83,6 +83,11 @@ def _why(error: Exception) -> str:
             f"uses an operator that fake tensors can't run ({text}): register a fake kernel for it "
             "(torch.library.register_fake), or audit with --device cpu or cuda"
         )
+    if "SymInt" in text or "SymFloat" in text:
+        return (
+            f"gives a symbol where only a number will do ({text}): name only sizes of what a model gets, as batch and "
+            "length, and keep those of its modules numbers"
+        )
     if "hasPrimaryContext" in text:
         return (
             "runs a backward, or compiles one, which fake CUDA tensors can't without a GPU: return the loss before "

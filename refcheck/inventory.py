@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from sympy import Min, sympify
 
 from refcheck import Problem
 from refcheck.book import Entry
@@ -36,6 +38,7 @@ class Inventory:
     graph: Graph
     known: Mapping[int, tuple[str, str]]
     device: str
+    plain: Callable[[Any], Any] = int  # of a length or a number of bytes: an int, or in SymPy where sizes are symbols
     hidden: list[Holder] = field(init=False)
     found: dict[int, tuple[Holder, ...]] = field(init=False)
     leaves: dict[int, torch.Tensor] = field(init=False)
@@ -91,27 +94,27 @@ class Inventory:
             node="?",
             attr=f"made by {birth.op}",
             module=birth.module,
-            shape=birth.shape,
+            shape=tuple(map(self.plain, birth.shape)),
             dtype=str(birth.dtype).removeprefix("torch."),
             device=birth.device,
-            bytes=birth.nbytes,
-            storage_bytes=birth.nbytes,
+            bytes=self.plain(birth.nbytes),
+            storage_bytes=self.plain(birth.nbytes),
             cls="host" if birth.device == "cpu" and self.device != "cpu" else cls,
         )
 
     def _entry(self, k: int, holders: tuple[Holder, ...]) -> Entry:
         first, *others = sorted(holders, key=lambda h: h.how != "saved")
-        storage = first.tensor.untyped_storage().nbytes()
+        storage = self.plain(first.tensor.untyped_storage().nbytes())
         cls = self._class(k, holders)
         return Entry(
             name=self.known[k][0] if k in self.known else first.attr,
             node=first.node,
             attr=first.attr,
             module=self.modules.of(first.sequence),
-            shape=tuple(first.tensor.shape),
+            shape=tuple(map(self.plain, first.tensor.shape)),
             dtype=str(first.tensor.dtype).removeprefix("torch."),
             device=first.tensor.device.type,
-            bytes=min(storage, _used(holders)),
+            bytes=_least(storage, _used(holders, self.plain)),
             storage_bytes=storage,
             cls=cls,
             shared_with=tuple(map(str, others)),
@@ -155,13 +158,20 @@ def _hider(graph: Graph) -> tuple[str, str]:
     return ("CopySlices", "inside") if inplace else ("?", "packed")
 
 
-def _used(holders: tuple[Holder, ...]) -> int:
+def _used(holders: tuple[Holder, ...], plain: Callable[[Any], Any]) -> Any:
     """Bytes that the holders' views use, each distinct view once: an upper bound where views overlap."""
-    views = {(h.tensor.storage_offset(), tuple(h.tensor.shape), h.tensor.stride(), h.tensor.dtype) for h in holders}
+    views = {
+        (plain(t.storage_offset()), tuple(map(plain, t.shape)), tuple(map(plain, t.stride())), t.dtype)
+        for t in (h.tensor for h in holders)
+    }
     total = 0
     for _, shape, stride, dtype in views:
         elements = dtype.itemsize
         for n, step in zip(shape, stride, strict=True):
-            elements *= n if step else min(n, 1)
+            elements *= n if step != 0 else int(n != 0)
         total += elements
     return total
+
+
+def _least(a: Any, b: Any) -> Any:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else Min(sympify(a).expand(), sympify(b).expand())

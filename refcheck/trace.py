@@ -36,8 +36,10 @@ class Device(str):
 
 
 @contextmanager
-def running(traced: bool, notes: list[str]) -> Iterator[Callable[[Any], None]]:
+def running(traced: bool, notes: list[str], shape_env: Any = None) -> Iterator[Callable[[Any], None]]:
     """Runs a block, on fake CUDA tensors if `traced`; adds to `notes` a line for whatever quietly ran otherwise.
+
+    `shape_env` is where symbolic sizes are made, if any are symbols.
 
     Gives what is to be called with every operator that runs.
     """
@@ -48,7 +50,7 @@ def running(traced: bool, notes: list[str]) -> Iterator[Callable[[Any], None]]:
             caught = heard if heard is not None else caught
             warnings.simplefilter("always")
             if traced:
-                _pretend_gpu(stack)
+                _pretend_gpu(stack, shape_env)
             yield lambda operator: _heed(operator, traced, notes)
     finally:
         for w in caught:
@@ -59,9 +61,9 @@ def running(traced: bool, notes: list[str]) -> Iterator[Callable[[Any], None]]:
                 warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
 
-def _pretend_gpu(stack: ExitStack) -> None:
+def _pretend_gpu(stack: ExitStack, shape_env: Any) -> None:
     """Fake tensors, and the few answers of torch that would differ with a GPU."""
-    mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+    mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env))
     memo = mode.fake_tensor_converter.meta_converter.tensor_memo
     swap, sdpa = torch.utils.swap_tensors, F.scaled_dot_product_attention
 
