@@ -75,9 +75,10 @@ shots: $(READY) ## screenshots of the key pages of site/ into shots/, in Chromiu
 	@[ -e site ] || $(MAKE) site
 	@"$(PY)" -m tests.shots site shots
 
-bench: $(READY) ## time proofs, measurements and checks; weigh the pages of site/ if there is one
+bench: $(READY) ## time proofs, measurements, checks and audits; weigh the pages of site/ if there is one
 	@set -eu; for verb in prove measure check; do \
 	  echo "== bench: $$verb"; time "$(PY)" -m refcheck $$verb $(ARGS); done
+	@echo "== bench: audit"; "$(PY)" -m tests.bench_audit
 	@if [ -e site ]; then echo "== bench: weight"; "$(PY)" -m tests.weigh site; fi
 
 lock: $(READY) ## write requirements.lock anew from pyproject.toml (ARGS=--upgrade: newest versions)

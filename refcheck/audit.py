@@ -43,7 +43,8 @@ def record(
     case raises, returns no tensor that has a gradient, needs values that fake tensors don't have, or overwrites what
     it saved; if `strict`, also where the ledger has notes.
 
-    `symbolic` names arguments that become symbols of ``"cuda-trace"``: the ledger's bytes are then closed forms too.
+    `symbolic` names arguments that become symbols of ``"cuda-trace"``: the ledger's bytes are then closed forms too,
+    for sizes from 2 on (at 1 a copy or a broadcast may fall away) and where its `conditions` hold.
     """
     where, kind = _device(device), _dtype(dtype)
     sizes = _sizes(case, where, symbolic, arguments)

@@ -122,6 +122,16 @@ class Ledger:
         """`host_nbytes` likewise."""
         return 0 if self.device == "cpu" else sum(_form(e) for e in self._on("cpu"))
 
+    def at(self, **sizes: int) -> int:
+        """`nbytes` at other sizes from 2 on, those of the trace where none is given.  Raises `Problem`."""
+        from refcheck.forms import at
+
+        if unknown := sizes.keys() - self.sizes.keys():
+            raise Problem(
+                f"{', '.join(sorted(unknown))}: no such symbol here; there is {', '.join(self.sizes) or 'none'}"
+            )
+        return at(self.form, {**self.sizes, **sizes})
+
     def class_forms(self) -> dict[str, Any]:
         """`by_class` likewise."""
         return _sums(self.entries, lambda e: e.cls, _form)

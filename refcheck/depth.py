@@ -70,6 +70,8 @@ class Depth:
 
     def at(self, **sizes: int) -> int:
         """Bytes on the device at given sizes, those of the call where none is given.  Raises `Problem`."""
+        if unknown := sizes.keys() - {self.name, *self.sizes}:
+            raise Problem(f"{', '.join(sorted(unknown))}: no such size here; there is {', '.join(self.sizes)}")
         return at(self.form, {**self.sizes, **sizes})
 
     def as_dict(self) -> dict[str, Any]:

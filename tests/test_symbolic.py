@@ -55,7 +55,7 @@ def test_a_form_at_other_sizes_is_the_trace_there(name):
     assert led.nbytes == CASES[name]["expected"]["cuda-trace/bfloat16"]["total_bytes"]
     for sizes in ({"B": 3, "T": 17}, {"B": 16, "T": 5}):
         traced = refcheck.record(case, arguments=sizes)
-        assert (at(led.form, sizes), at(led.host_form, sizes)) == (traced.nbytes, traced.host_nbytes)
+        assert (led.at(**sizes), at(led.host_form, sizes)) == (traced.nbytes, traced.host_nbytes)
         assert sorted(at(e.form.storage_bytes, sizes) for e in led.entries) == sorted(
             e.storage_bytes for e in traced.entries
         )
@@ -167,6 +167,10 @@ def test_pins_are_notes_and_branches_conditions():
     assert at(led.form, other) != refcheck.record(pinned, arguments=other).nbytes  # as the note says
     led = refcheck.record(branching, symbolic=("B", "T"))
     assert (str(led.form), led.notes, led.conditions) == ("2*B*T", (), ("T ≤ 64",))
+    assert led.at(B=7) == 70
+    with pytest.raises(Problem, match="X: no such symbol here; there is B, T"):
+        led.at(X=7)
+    assert "closed form" in led._repr_html_()
     assert "in bytes: 2BT, where T ≤ 64; the numbers are those at B = 3, T = 5" in repr(led)
 
 
