@@ -66,12 +66,13 @@ def as_compiled(
     run: Callable[..., Any],
     cpu: Saves,
     recover: Callable[..., dict[str, Any]] | None = None,
+    id: str = "compiled",
+    title: str = "torch.compile",
 ) -> Implementation:
     """The implementation `compiled` of a layer: `run` compiled, that must compute the same as without."""
-    title = dict(zh="torch.compile", en="torch.compile")
     return Implementation(
-        "compiled",
-        title,
+        id,
+        dict(zh=f"{title}，只在 CPU 上", en=f"{title}, on the CPU only"),
         compiled(run),
         cpu=cpu,
         cuda=cpu,

@@ -1,5 +1,7 @@
 """Cross entropy of logits ℓ with targets t: the mean of -log softmax(ℓ)[t] over the targets that are not ignored."""
 
+from dataclasses import replace
+
 from refcheck.arrays import differs, einsum, exp, log, one_hot
 from refcheck.compiled import as_compiled, places
 from refcheck.sizes import B, T, V
@@ -123,5 +125,12 @@ LAYER = Layer(
             cuda=SMOOTH,
         ),
         as_compiled(eager, COMPILED, recover=recover),
+        as_compiled(
+            float32,
+            replace(COMPILED, dtypes=dict(COMPILED.dtypes, n="float32")),  # the cast is recomputed from the logits
+            recover=recover,
+            id="compiled-float32",
+            title="torch.compile, F.cross_entropy(ℓ.float(), t)",
+        ),
     ),
 )
