@@ -43,7 +43,7 @@ from refcheck.block import Block
 from refcheck.blocks import BLOCKS
 from refcheck.layers import LAYERS
 from refcheck.sizes import DEVICES, DTYPES
-from refcheck.spec import Layer, absence
+from refcheck.spec import Layer, Uncompilable, absence
 
 OLDEST = (2, 9)
 EVERY: tuple[Layer | Block, ...] = (*LAYERS, *BLOCKS)
@@ -215,7 +215,7 @@ def _outcome(layer: Any, implementation: Any, device: str, dtype: str) -> Outcom
         if (evidence.FOLDER / f"{check.here_name(device)}.json").exists():
             raise  # it could, when that record was made
         return evidence.Missing(*key, str(reason))
-    except gpu.Unfit as reason:
+    except (gpu.Unfit, Uncompilable) as reason:
         return evidence.Missing(*key, str(reason))
     except (observe.Disagreement, join.Unexplained, measure.Failed, gpu.Lost) as wrong:
         what, claimed = type(wrong).__name__, "that it can be measured"

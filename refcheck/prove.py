@@ -20,7 +20,7 @@ from sympy import Expr, I, Indexed, Integer, Rational, Symbol, diff, sympify
 
 from refcheck.arrays import Array, variable
 from refcheck.sizes import at_sizes, d
-from refcheck.spec import Implementation, Input, Layer, Pair, absence, call
+from refcheck.spec import Implementation, Input, Layer, Pair, Uncompilable, absence, call
 from refcheck.sums import difference, fresh, normal
 
 # Sizes of the explicit matrices: small, pairwise different, none that hides a missing factor.
@@ -182,7 +182,11 @@ def against_torch(layer: str, implementation: Implementation) -> Iterator[Findin
         for run in filter(None, (run_here, implementation.like)):
             opinion = f"float64, {implementation.id}" + (f" like {run.__name__}" if run is implementation.like else "")
             started = time.perf_counter()
-            for about, wrong in _against(run, pair, implementation.recover, told):
+            try:
+                found = list(_against(run, pair, implementation.recover, told))
+            except Uncompilable:
+                continue  # `measure` says so
+            for about, wrong in found:
                 yield Finding(layer, pair.id, opinion, about, wrong, time.perf_counter() - started)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from sympy import Expr, Integer, Mul, symbols, sympify
 
+from refcheck import Problem
 from refcheck.arrays import Array, Shape, variable
 from refcheck.saved import Saved
 from refcheck.sizes import DTYPES, ITEMSIZE
@@ -134,6 +135,10 @@ def call(run: Callable[..., Any], given: Mapping[str, Any], *first: Any) -> Any:
     return run(*first, **{k: v for k, v in given.items() if takes_any or k in names})
 
 
+class Uncompilable(Problem):
+    """This torch can't compile here; the message says why."""
+
+
 COMPUTED = "computed"  # the dtype that a row computes in
 
 
@@ -180,7 +185,8 @@ class Implementation:
     that lacks it, as ``"torch<2.13"``.  `like` is an op of torch that must compute the same, where `run` is no op of
     torch, is a new one, or can't run on the CPU.  `traced` is what it keeps where CUDA is traced, if some of what it
     keeps there takes a GPU.  `told` are sizes that `run` takes as whole numbers, since no input's shape shows them (how
-    many experts a token gets); `multiples` says of which number a size must be a multiple for `run` to take it.
+    many experts a token gets); `multiples` says of which number a size must be a multiple for `run` to take it, or to
+    keep what it keeps at all larger sizes.
     """
 
     id: str

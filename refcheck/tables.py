@@ -188,6 +188,14 @@ def shape(layer: Layer, lang: str, tensor: str, pair: str | None = None, of: str
     return shape_of({**chosen.outputs(output), **inputs, **kept}[tensor].shape, lang)
 
 
+def least(layer: Layer, lang: str, implementation: str) -> str:
+    """The sizes of the layer for which an implementation is measured only from a certain length on, inline."""
+    chosen = _implementation(layer, implementation)
+    own = {s.name for i in chosen.cpu.pair.inputs.values() for n in i.shape for s in sympify(n).free_symbols}
+    found = [f"${name} = {number}$" for name, number in chosen.multiples.items() if name in own]
+    return (" 与 " if lang == "zh" else " and ").join(found)
+
+
 def _layer(layer: Layer, of: str | None) -> Layer:
     return layer if of is None else next(other for other in LAYERS if other.id == of)
 

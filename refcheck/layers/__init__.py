@@ -14,6 +14,7 @@ LAYERS: tuple[Layer, ...] = tuple(
         "layernorm",
         "rmsnorm",
         "linear",
+        "layernorm_linear",
         "lora",
         "qkv",
         "qk_norm",

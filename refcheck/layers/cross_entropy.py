@@ -1,8 +1,11 @@
 """Cross entropy of logits ℓ with targets t: the mean of -log softmax(ℓ)[t] over the targets that are not ignored."""
 
+from dataclasses import replace
+
 from refcheck.arrays import differs, einsum, exp, log, one_hot
+from refcheck.compiled import as_compiled, places
 from refcheck.sizes import B, T, V
-from refcheck.spec import Implementation, Layer, Pair, Saves, activation, tokens
+from refcheck.spec import Implementation, Layer, Pair, Saves, activation, detached, tokens
 
 
 def forward(logits, t, ignore):
@@ -35,9 +38,31 @@ def backward_smoothed(dloss, s):
     return dict(logits=hard + einsum("btv,bt->btv", to_uniform, 1 - s["ignored"]) * (dloss / s["n_int"]))
 
 
+def forward_from_logits(logits, t, top, ignore):
+    logsum = log(exp(logits - top).sum(axis=-1, keepdims=True))  # (B, T, 1); top keeps exp from overflowing
+    w = differs(t, ignore)
+    n = w.sum(axis=(0, 1))
+    picked = einsum("btv,btv,bt->bt", one_hot(t, logits.shape[-1]), logits - top - logsum, w)
+    loss = -picked.sum(axis=(0, 1)) / n
+    return loss, dict(logits=logits, t=t, top=top, logsum=logsum, n=n, ignore=ignore)
+
+
+def backward_from_logits(dloss, s):
+    logp = s["logits"] - s["top"] - s["logsum"]  # recomputed, not saved
+    return backward(dloss, dict(logp=logp, t=s["t"], n=s["n"], ignore=s["ignore"]))
+
+
 INPUTS = dict(logits=activation(B, T, V), t=tokens(B, T, below=V))
 MEAN = Pair("mean", forward, backward, INPUTS, dict(ignore=0), output="loss")
 SMOOTHED = Pair("smoothed", forward_smoothed, backward_smoothed, INPUTS, dict(ignore=0, smoothing=0.1), output="loss")
+FROM_LOGITS = Pair(
+    "from-logits",
+    forward_from_logits,
+    backward_from_logits,
+    dict(INPUTS, top=detached(B, T, 1)),  # any number per row will do; torch takes the largest logit
+    dict(ignore=0),
+    output="loss",
+)
 
 
 def eager(logits, t, ignore):
@@ -56,6 +81,10 @@ def smoothed(logits, t, ignore, smoothing):
     return F.cross_entropy(logits.flatten(0, 1), t.flatten(), ignore_index=ignore, label_smoothing=smoothing)
 
 
+def recover(loss, logits, **others):
+    return dict(top=logits.detach().amax(-1, keepdim=True))
+
+
 EAGER = Saves(
     MEAN,
     at=dict(
@@ -69,6 +98,11 @@ SMOOTH = Saves(
     SMOOTHED,
     at=dict(EAGER.at, ignored="MaskedFillBackward0.mask", n_int="DivBackward0.other"),
     dtypes=dict(ignored="bool", n_int="int64"),
+)
+COMPILED = Saves(
+    FROM_LOGITS,
+    at=places("logits", "t", "top", "logsum", "n"),
+    dtypes=dict(top="float32", logsum="float32"),  # log-softmax computes in fp32
 )
 
 LAYER = Layer(
@@ -89,6 +123,14 @@ LAYER = Layer(
             smoothed,
             cpu=SMOOTH,
             cuda=SMOOTH,
+        ),
+        as_compiled(eager, COMPILED, recover=recover),
+        as_compiled(
+            float32,
+            replace(COMPILED, dtypes=dict(COMPILED.dtypes, n="float32")),  # the cast is recomputed from the logits
+            recover=recover,
+            id="compiled-float32",
+            title="torch.compile, F.cross_entropy(ℓ.float(), t)",
         ),
     ),
 )

@@ -1,5 +1,6 @@
 """Dropout: y = x ⊙ m / (1 - p), with m drawn as 1 with probability 1 - p, else 0."""
 
+from refcheck.compiled import as_compiled, places
 from refcheck.sizes import B, D, T
 from refcheck.spec import Implementation, Layer, Pair, Saves, activation, mask
 
@@ -61,6 +62,7 @@ def recover(y, x):
 MASK = Saves(FROM_MASK, at=dict(m="NativeDropoutBackward0.result1"), dtypes=dict(m="bool"))
 NOISE = Saves(FROM_NOISE, at=dict(n="MulBackward0.other"))
 NOTHING = Saves(OFF, at={})
+COMPILED = Saves(FROM_MASK, at=places("m"), dtypes=dict(m="bool"))
 
 LAYER = Layer(
     __name__,
@@ -76,5 +78,6 @@ LAYER = Layer(
             recover=recover,
         ),
         Implementation("off", dict(zh="eval 模式，或 p = 0", en="eval mode, or p = 0"), off, cpu=NOTHING, cuda=NOTHING),
+        as_compiled(eager, COMPILED, recover=recover),
     ),
 )

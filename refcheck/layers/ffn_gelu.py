@@ -1,6 +1,7 @@
 """The FFN of GPT-2: z = vW1 + b1, g = GELU(z), y = gW2 + b2."""
 
 from refcheck.arrays import einsum
+from refcheck.compiled import as_compiled, places
 from refcheck.layers import gelu
 from refcheck.sizes import B, D, M, T
 from refcheck.spec import Implementation, Layer, Pair, Saves, activation, parameter
@@ -44,6 +45,7 @@ EAGER = Saves(
         W2="AddmmBackward0.mat2",
     ),
 )
+COMPILED = Saves(TWO_LINEAR, at=places("z", "W2", "g", "W1", "v"))
 
 LAYER = Layer(
     __name__,
@@ -56,5 +58,6 @@ LAYER = Layer(
             cpu=EAGER,
             cuda=EAGER,
         ),
+        as_compiled(eager, COMPILED),
     ),
 )

@@ -1,6 +1,7 @@
 """SwiGLU: g = SiLU(z1) ⊙ z2, with SiLU(z) = z · σ(z)."""
 
 from refcheck.arrays import sigmoid
+from refcheck.compiled import as_compiled, places
 from refcheck.function import written_out
 from refcheck.sizes import B, M, T
 from refcheck.spec import Implementation, Layer, Pair, Saves, activation
@@ -40,6 +41,7 @@ def eager(z1, z2):
 
 
 EAGER = Saves(EAGER_PAIR, at=dict(z1="SiluBackward0.self", a="MulBackward0.self", z2="MulBackward0.other"))
+COMPILED = Saves(TWO, at=places("z1", "z2"))
 
 LAYER = Layer(
     __name__,
@@ -52,5 +54,6 @@ LAYER = Layer(
             dict(zh="融合写法：反向时重算 SiLU(z1)", en="as fused kernels do: SiLU(z1) recomputed in the backward"),
             like=eager,
         ),
+        as_compiled(eager, COMPILED),
     ),
 )
