@@ -898,12 +898,16 @@ ENTRIES = (
             keeps("cross-entropy", "eager", "cuda", "logp t n"),
             held_by("cross-entropy", "eager", "logp", "LogSoftmaxBackward0.result"),
             held_by("cross-entropy", "eager", "logp", "NllLossBackward0.self"),
+            keeps("cross-entropy", "compiled", "cpu", "logits t shift logsum n"),
+            never_keeps("linear-cross-entropy", "logits logp", of="chunked chunked-per-token"),
         ),
         zh=r"第一句对，线性层存 $x_{\mathrm{final}}$。第二句不对：普通 cross entropy 存的不是 logits，"
-        "是同样大的对数概率，softmax 与 NLL 两个节点共用这一块。第三句，融合的写法本站还没有收入，不作判断。",
+        "是同样大的对数概率，softmax 与 NLL 两个节点共用这一块；经 `torch.compile` 编译才存 logits。"
+        "第三句对，[与 LM head 合一](layers/linear-cross-entropy.md)的分块写法连对数概率也不存。",
         en=r"The first part is right: the linear layer keeps $x_{\mathrm{final}}$. The second isn't: ordinary cross "
         "entropy keeps not the logits but log-probabilities, just as large, one storage for the nodes of "
-        "log-softmax and NLL. The third isn't judged, as fused cross entropy has no row here yet.",
+        "log-softmax and NLL; it is the compiled one that keeps logits. The third is right: "
+        "[fused with the LM head](layers/linear-cross-entropy.md), in chunks, not even those are kept.",
     ),
     Entry(
         "cell-lm-head-shape",

@@ -68,11 +68,11 @@ WRONG = {
     ),
     "layernorm-linear-in-another-place": (
         layernorm_linear,
-        dict(at=compiled.places("x", "w", "rstd", "mean", "W", "u")),
+        dict(at=compiled.places("x", "w", "rstd", "mean", "W1", "u")),
     ),
     "layernorm-linear-from-output": (
         layernorm_linear,
-        dict(pair=layernorm_linear.FROM_OUTPUT, at=compiled.places("w", "b", "rstd", "W", "u")),
+        dict(pair=layernorm_linear.FROM_OUTPUT, at=compiled.places("w", "b", "rstd", "W1", "u")),
     ),
 }
 

@@ -31,8 +31,8 @@ dtype = "bfloat16"
 
 def tensors(device, dtype, B, T, D, M):
     x = torch.randn(B, T, D, device=device, dtype=dtype, requires_grad=True)
-    w, b, W, c = (torch.randn(*n, device=device, dtype=dtype, requires_grad=True) for n in ((D,), (D,), (D, M), (M,)))
-    return dict(x=x, w=w, b=b, W=W, c=c), [w, b, W, c]
+    w, b, W1, b1 = (torch.randn(*n, device=device, dtype=dtype, requires_grad=True) for n in ((D,), (D,), (D, M), (M,)))
+    return dict(x=x, w=w, b=b, W1=W1, b1=b1), [w, b, W1, b1]
 
 
 # %% [markdown]
@@ -47,7 +47,7 @@ def tensors(device, dtype, B, T, D, M):
 def case(device, dtype, B, T, D, M):
     given, parameters = tensors(device, dtype, B, T, D, M)
     u = F.layer_norm(given["x"], (D,), given["w"], given["b"])
-    return F.linear(u, given["W"].mT, given["c"]), parameters
+    return F.linear(u, given["W1"].mT, given["b1"]), parameters
 
 
 refcheck.record(partial(case, B=B, T=T, D=D, M=M), DEVICE, dtype)

@@ -38,17 +38,17 @@ def backward_smoothed(dloss, s):
     return dict(logits=hard + einsum("btv,bt->btv", to_uniform, 1 - s["ignored"]) * (dloss / s["n_int"]))
 
 
-def forward_from_logits(logits, t, top, ignore):
-    logsum = log(exp(logits - top).sum(axis=-1, keepdims=True))  # (B, T, 1); top keeps exp from overflowing
+def forward_from_logits(logits, t, shift, ignore):
+    logsum = log(exp(logits - shift).sum(axis=-1, keepdims=True))  # (B, T, 1); shift keeps exp from overflowing
     w = differs(t, ignore)
     n = w.sum(axis=(0, 1))
-    picked = einsum("btv,btv,bt->bt", one_hot(t, logits.shape[-1]), logits - top - logsum, w)
+    picked = einsum("btv,btv,bt->bt", one_hot(t, logits.shape[-1]), logits - shift - logsum, w)
     loss = -picked.sum(axis=(0, 1)) / n
-    return loss, dict(logits=logits, t=t, top=top, logsum=logsum, n=n, ignore=ignore)
+    return loss, dict(logits=logits, t=t, shift=shift, logsum=logsum, n=n, ignore=ignore)
 
 
 def backward_from_logits(dloss, s):
-    logp = s["logits"] - s["top"] - s["logsum"]  # recomputed, not saved
+    logp = s["logits"] - s["shift"] - s["logsum"]  # recomputed, not saved
     return backward(dloss, dict(logp=logp, t=s["t"], n=s["n"], ignore=s["ignore"]))
 
 
@@ -59,7 +59,7 @@ FROM_LOGITS = Pair(
     "from-logits",
     forward_from_logits,
     backward_from_logits,
-    dict(INPUTS, top=detached(B, T, 1)),  # any number per row will do; torch takes the largest logit
+    dict(INPUTS, shift=detached(B, T, 1)),  # any number per row will do; torch takes the largest logit
     dict(ignore=0),
     output="loss",
 )
@@ -82,7 +82,7 @@ def smoothed(logits, t, ignore, smoothing):
 
 
 def recover(loss, logits, **others):
-    return dict(top=logits.detach().amax(-1, keepdim=True))
+    return dict(shift=logits.detach().amax(-1, keepdim=True))
 
 
 EAGER = Saves(
@@ -101,8 +101,8 @@ SMOOTH = Saves(
 )
 COMPILED = Saves(
     FROM_LOGITS,
-    at=places("logits", "t", "top", "logsum", "n"),
-    dtypes=dict(top="float32", logsum="float32"),  # log-softmax computes in fp32
+    at=places("logits", "t", "shift", "logsum", "n"),
+    dtypes=dict(shift="float32", logsum="float32"),  # log-softmax computes in fp32
 )
 
 LAYER = Layer(
