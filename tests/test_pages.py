@@ -208,6 +208,7 @@ SYMBOLS = {
 COMPUTED = {
     "rmsnorm": {"x_hat": "x rstd"},
     "final-norm": {"x_hat": "x mean rstd"},
+    "layernorm-linear": {"x_hat": "x mean rstd"},
     "cross-entropy": {"p": "logp", "w": "t"},
     "qk-norm": {"Q_hat": "Q rstd_Q", "K_hat": "K_g rstd_K"},
     "out-proj": {"W_k": "W_O"},
