@@ -13,7 +13,7 @@ PY := $(if $(PYTHON),$(PYTHON),.venv/bin/python)
 READY := $(if $(PYTHON),chosen-python,$(STAMP))
 MKDOCS := NO_MKDOCS_2_WARNING=1 PYTHONPATH="$$PWD$${PYTHONPATH:+:$$PYTHONPATH}" "$(PY)" -m mkdocs
 
-.PHONY: help setup verify test mutate lint format site serve addresses shots bench lock clean chosen-python
+.PHONY: help setup verify test mutate matrix lint format site serve addresses shots bench lock clean chosen-python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ test: lint ## ruff, mypy, pytest: what CI runs
 
 mutate: $(READY) ## change one thing at a time, everywhere, and count what is caught
 	@"$(PY)" -m tests.mutate $(ARGS)
+
+matrix: $(READY) ## measure in each version of torch that has records (ARGS='2.13.0': in that one); several GB each
+	@"$(PY)" -m refcheck.matrix $(ARGS)
 
 lint: $(READY) ## ruff and mypy
 	@$(call stage,ruff check,"$(PY)" -m ruff check .)
